@@ -15,20 +15,13 @@ from typing import Any
 
 from simulators.catalog.accelerator import TENSORS, Accelerator, accelerator_of
 from simulators.core.errors import UserError, suggestion
+from simulators.core.folder import read_toml
 from simulators.dataflow.mapping import LevelLoops, Loop, LoopNest, table_of
 from simulators.workload.loop_nest import Layer, Tensor
 
 STORAGE = ("dram", "sram", "storage", "buffer", "reg", "rf", "memory")
 """Words in the class of a storage level."""
-_LEVEL_KEYS = {
-    "depth": ("memory_depth", "memory-depth", "depth", "entries"),
-    "width_bits": ("memory_width", "memory-width", "width"),
-    "word_bits": ("word-bits", "word_bits", "datawidth", "data_width"),
-    "banks": ("n_banks", "n-banks"),
-    "read_words_per_cycle": ("read_bandwidth",),
-    "write_words_per_cycle": ("write_bandwidth",),
-    "shared_words_per_cycle": ("shared_bandwidth",),
-}
+_LEVEL_KEYS: Mapping[str, Sequence[str]] = read_toml(Path(__file__).with_suffix(".toml"))["levels"]
 
 
 def layer_of_problem(problem: Any, where: str) -> Layer:

@@ -11,12 +11,14 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from simulators.core.errors import UserError
 from simulators.core.fields import point_from
+from simulators.core.folder import read_toml
 from simulators.serving.answer.explain import batch_table
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.summary import STATISTICS, ServingRun
@@ -41,27 +43,13 @@ LATENCIES = {
 PERIODS = 10
 """Number of equal time periods of the table."""
 
-_KINDS = {
-    "ttft": "ttft",
-    "tpot": "tpot",
-    "itl": "itl",
-    "e2el": "e2e",
-    "e2e_latency": "e2e",
-    "time_to_first_token": "ttft",
-    "inter_token_latency": "tpot",
-    "request_latency": "e2e",
-}
-_RATES = {
-    "request_throughput": "requests_per_s",
-    "output_throughput": "tokens_per_s",
-    "output_token_throughput": "tokens_per_s",
-    "request_goodput": "goodput_per_s",
-    "goodput": "goodput_per_s",
-}
+_NAMES = read_toml(Path(__file__).with_name("benchmarks.toml"))
+_KINDS, _STATISTICS, _RATES = (
+    {theirs: ours for ours, names in _NAMES[table].items() for theirs in names}
+    for table in ("latencies", "statistics", "rates")
+)
 _LATENCY = re.compile(r"(mean|avg|median|p\d\d|max)_(\w+?)_ms")
 """Name of a latency in milliseconds: statistic and kind."""
-_STATISTICS = {"avg": "mean", "median": "p50"}
-_MILLISECONDS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3, "sec": 1e3}
 _PRINTED = re.compile(r"([a-z0-9 ]+) \((ms|req/s|tok/s)\):\s+(\d+(?:\.\d*)?)", re.I)
 _LONGEST_LINE = 500
 
@@ -116,7 +104,7 @@ def _entries(run: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         elif name in _RATES:
             yield name, value.get("avg")
         else:
-            scale = _MILLISECONDS.get(str(value.get("unit")), 1.0)
+            scale = _NAMES["milliseconds"].get(str(value.get("unit")), 1.0)
             for statistic, number in value.items():
                 if isinstance(number, int | float):
                     yield f"{statistic}_{name}_ms", number * scale

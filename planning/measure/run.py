@@ -29,8 +29,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
-from planning.calibrate.measurements import SIZES, read_table
-from planning.measure.shapes import DTYPES, FAMILIES, Call, CallFamily, calls, calls_of
+from planning.calibrate.measurements import read_table
+from planning.measure.shapes import DTYPES, FAMILIES, TABLES, Call, CallFamily, calls, calls_of
 from simulators.core.errors import UnknownNameError, UserError
 
 Work = Callable[[], object]
@@ -38,22 +38,12 @@ Work = Callable[[], object]
 UNLIMITED = 2**31
 FORMATS = {"bf16": "bfloat16", "fp8": "fp8"}
 """Names of precisions in the reference tables of kernels."""
-PRECISIONS = ("gemm_dtype", "attn_dtype", "kv_cache_dtype")
-PRECISIONS_OF = {
-    "gemm": PRECISIONS[:1],
-    **dict.fromkeys(("prefill", "decode"), PRECISIONS[1:]),
+PRECISION_COLUMNS = {
+    "gemm": ("gemm_dtype",),
+    **dict.fromkeys(("prefill", "decode"), ("attn_dtype", "kv_cache_dtype")),
 }
-TEXT = ("op", "gpu", "framework", "version", "kernel", "dtype", "split", *PRECISIONS, "timing")
-ATTENTION = (
-    *("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim"),
-    "window_size",
-)
-WHOLE = dict.fromkeys((*SIZES["linear"], "rows", "cols", *SIZES["conv"], *ATTENTION, "repeats"))
-REAL = ("latency_us", "ramped_us", "cold_us", "power_w", "clock_mhz", "temperature_c")
 COLUMNS = pa.schema(
-    [(name, pa.string()) for name in TEXT]
-    + [(name, pa.int64()) for name in WHOLE]
-    + [(name, pa.float64()) for name in REAL]
+    [(n, pa.type_for_alias(t)) for t, names in TABLES["columns"].items() for n in names]
 )
 """Columns of the file; null where an operator has no such size."""
 
@@ -68,16 +58,6 @@ RAMP_S, MAX_RAMPED = 0.1, 2000
 CACHE_BYTES = 256 * 2**20
 """Twice the largest L2 of a GPU in the catalog."""
 MAKERS = ("NVIDIA ", "Tesla ", "GeForce ")
-DATA_SHEETS = {
-    "H100 80GB HBM3": "h100_sxm",
-    "A100-SXM4-80GB": "a100_sxm",
-    "A100-SXM4-40GB": "a100_sxm_40gb",
-    "A100 80GB PCIe": "a100_pcie_80gb",
-    "V100-SXM2-16GB": "v100_sxm",
-    "V100-SXM2-32GB": "v100_sxm",
-    "RTX PRO 6000 Blackwell Server Edition": "rtx_pro_6000",
-}
-"""Data sheet by the driver's name of a GPU, where the names differ."""
 
 
 def measure(
@@ -171,7 +151,7 @@ def measured_rows(
         except RuntimeError as error:
             failed[f"{call.op} {call.dtype}: {str(error).splitlines()[0]}"] += 1
             continue
-        precisions = dict.fromkeys(PRECISIONS_OF.get(call.op, ()), FORMATS.get(call.dtype))
+        precisions = dict.fromkeys(PRECISION_COLUMNS.get(call.op, ()), FORMATS.get(call.dtype))
         rows.append({**labels, "op": call.op, "dtype": call.dtype, **precisions})
         rows[-1] |= {**call.sizes, **measured}
     return rows, failed
@@ -207,7 +187,7 @@ class Bench:
         name = str(self.torch.cuda.get_device_name())
         for maker in MAKERS:
             name = name.removeprefix(maker)
-        return DATA_SHEETS.get(name, name)
+        return str(TABLES["data_sheets"].get(name, name))
 
     def time(self, call: Call) -> dict[str, Any]:
         """Time a call, and return the measured columns of its row.

@@ -11,13 +11,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count, zip_longest
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from planning.calibrate.measurements import CLASS_OF, SIZES
 from simulators.core.errors import UserError
+from simulators.core.folder import read_toml
 
 MAX_NUMBERS = 2.0**29
 """Largest number of elements of all operands together: 2 GiB in fp32."""
@@ -37,32 +40,15 @@ class SizeRange:
     most: int
     step: int = 1
 
-    def at(self, fraction: float, largest: int) -> int:
-        """Return the size at a fraction of the range, at most `largest` or the least size."""
-        most = max(min(self.most, largest), self.least)
-        size = float(self.least * (most / self.least) ** fraction)
-        return max(round(size / self.step), 1) * self.step
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A few values, chosen equally often."""
-
-    values: tuple[int, ...]
-
-    def at(self, fraction: float, _largest: int) -> int:
-        """Return the value at a fraction of the list."""
-        return self.values[int(fraction * len(self.values))]
-
 
 @dataclass(frozen=True)
 class CallFamily:
-    """Family of calls: operators (used in turn), precision and ranges of sizes."""
+    """Family of calls: operators (used in turn), precision, and ranges or lists of sizes."""
 
     ops: tuple[str, ...]
-    dtype: str
-    sizes: Mapping[str, SizeRange | Choice]
-    looped: bool  # timed in a loop on the device, like the tables of engines' kernels
+    sizes: dict[str, SizeRange | tuple[int, ...]]
+    dtype: str = "fp32"
+    looped: bool = False  # timed in a loop on the device, like the tables of engines' kernels
 
 
 @dataclass(frozen=True)
@@ -75,55 +61,8 @@ class Call:
     looped: bool
 
 
-def _loop(op: str, dtype: str, /, **sizes: SizeRange | Choice) -> CallFamily:
-    return CallFamily((op,), dtype, sizes, looped=True)
-
-
-def _call(*ops: str, **sizes: SizeRange | Choice) -> CallFamily:
-    return CallFamily(ops, "fp32", sizes, looped=False)
-
-
-_WIDE = SizeRange(64, 16384, 8)
-_CHANNELS = SizeRange(16, 1024, 8)
-_HEADS = {
-    "num_key_value_heads": Choice((1, 2, 4, 8)),
-    "group": Choice((1, 4, 8)),
-    "head_dim": Choice((64, 128)),
-}
-_WEIGHTS = {"n": SizeRange(256, 32768, 64), "k": SizeRange(256, 32768, 64)}
-_VECTOR_OPS = (
-    *("add", "relu", "softmax", "mul", "gelu", "ln", "div", "tanh", "softmax", "pow"),
-    *("addu", "ln", "mulu", "divu", "powu"),
-)
-
-FAMILIES: Mapping[str, tuple[CallFamily, ...]] = {
-    "gemm": (
-        _loop("gemm", "bf16", m=SizeRange(1, 16384), **_WEIGHTS),
-        _loop("gemm", "fp8", m=SizeRange(16, 16384, 16), **_WEIGHTS),
-    ),
-    "attention": (
-        _loop("prefill", "bf16", batch_size=SizeRange(1, 64), isl=SizeRange(16, 16384), **_HEADS),
-        _loop("decode", "bf16", batch_size=SizeRange(1, 256), step=SizeRange(15, 65535), **_HEADS),
-    ),
-    "linear": (_call("linear", m=SizeRange(16, 16384), n=_WIDE, k=_WIDE),),
-    "bmm": (
-        _call(
-            "bmm", batch=SizeRange(1, 512), **dict.fromkeys(("m", "n", "k"), SizeRange(16, 2048, 4))
-        ),
-    ),
-    "vector": (_call(*_VECTOR_OPS, rows=SizeRange(16, 65536), cols=_WIDE),),
-    "conv": (
-        _call(
-            "conv",
-            batch=SizeRange(1, 64),
-            in_channels=_CHANNELS,
-            out_channels=_CHANNELS,
-            kernel_size=Choice((1, 3, 5, 7)),
-            input_size=SizeRange(7, 224),
-            stride=Choice((1, 2)),
-        ),
-    ),
-}
+TABLES: Mapping[str, Any] = read_toml(Path(__file__).with_name("measure.toml"))
+FAMILIES = msgspec.convert(TABLES["families"], dict[str, tuple[CallFamily, ...]])
 """Families of calls by the name used in `--ops`."""
 
 DTYPES = tuple(dict.fromkeys(d.dtype for families in FAMILIES.values() for d in families))
@@ -163,7 +102,7 @@ def _calls(family: CallFamily, largest: int) -> Iterator[Call]:
     for i in count(1):
         point = np.modf(0.5 + i * step)[0].tolist()
         sizes = {
-            name: span.at(fraction, largest)
+            name: _size(span, fraction, largest)
             for (name, span), fraction in zip(family.sizes.items(), point, strict=True)
         }
         sizes = _completed(family.ops[0], sizes)
@@ -175,6 +114,15 @@ def _calls(family: CallFamily, largest: int) -> Iterator[Call]:
             continue
         yield Call(family.ops[yielded % len(family.ops)], family.dtype, sizes, family.looped)
         yielded, skipped = yielded + 1, 0
+
+
+def _size(span: SizeRange | tuple[int, ...], fraction: float, largest: int) -> int:
+    """Return the size at a fraction of a list or a range; ranges end at `largest`."""
+    if isinstance(span, tuple):
+        return span[int(fraction * len(span))]
+    most = max(min(span.most, largest), span.least)
+    size = float(span.least * (most / span.least) ** fraction)
+    return max(round(size / span.step), 1) * span.step
 
 
 def _completed(op: str, sizes: dict[str, int]) -> dict[str, int]:
