@@ -27,17 +27,17 @@ Results = Callable[[], pl.LazyFrame]
 
 
 class Sampler(Protocol):
-    """Picks the points of a space that are worth evaluating."""
+    """Picks the points of a space to evaluate."""
 
     def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:
-        """Yield rounds of batches; a round sees the results of those before it."""
+        """Yield rounds of batches; `results` holds the rows of all earlier rounds."""
 
     def size(self, space: DesignSpace) -> int:
-        """Return how many points will be picked, constraints apart."""
+        """Return the number of points that are picked, before constraints."""
 
 
 MEETS, SIMULATED, IMPOSSIBLE = 0, 1, 2
-"""A design meets the space's condition, was simulated and does not, or is infeasible or failed."""
+"""Tiers of designs: the condition is met; simulated, but not met; infeasible or failed."""
 
 
 class RowTable:
@@ -65,7 +65,7 @@ class Observations(RowTable):
 
     @classmethod
     def none(cls, objectives: int) -> Observations:
-        """Return no observations of so many objectives."""
+        """Return an empty table for a number of objectives."""
         ints, floats = np.empty(0, np.int64), np.empty(0)
         return cls(ints, np.empty((0, objectives)), ints, ints, floats)
 
@@ -81,7 +81,7 @@ class Observations(RowTable):
 
 @dataclass(frozen=True)
 class Goal:
-    """What to optimise, under which SQL condition, for which given axes, and at which prices."""
+    """The objectives of a search, its SQL condition, the given axes, and the space of prices."""
 
     objectives: Objectives
     where: str | None = None
@@ -95,11 +95,11 @@ class Search(Protocol):
     def ask(self) -> Index:
         """Return numbers of designs to evaluate next; empty when the search is finished.
 
-        Known and forbidden designs among them are dropped by the driver.
+        The driver drops known designs and designs that the constraints forbid.
         """
 
     def tell(self, observed: Observations) -> None:
-        """Learn the results of designs that were asked for, or drawn because none was new."""
+        """Record the results of designs that `ask` returned or the driver drew at random."""
 
 
 @runtime_checkable
@@ -107,13 +107,13 @@ class SearchSampler(Protocol):
     """A sampler that searches by `ask` and `tell`."""
 
     points: int
-    across: str  # designs count by their worst or mean over all scenarios; empty: in each alone
+    across: str  # worst or mean over the scenarios; empty: one front per scenario
 
     def search(self, space: DesignSpace, goal: Goal) -> Search:
         """Return a new search of a space."""
 
     def size(self, space: DesignSpace) -> int:
-        """Return the most points that will be picked, constraints apart."""
+        """Return the largest number of points that are picked, before constraints."""
 
 
 def names() -> tuple[str, ...]:

@@ -77,25 +77,25 @@ class Capacity:
         base = allowed(space, base)
         passes = np.full(len(base), -1)
         fails = np.full(len(base), len(space.axes[self.axis]))
-        while (still := np.flatnonzero(fails - passes > 1)).size:
-            middle = (passes[still] + fails[still]) // 2
-            probes = base[still] + middle * step
+        while (undecided := np.flatnonzero(fails - passes > 1)).size:
+            middle = (passes[undecided] + fails[undecided]) // 2
+            probes = base[undecided] + middle * step
             yield in_blocks(probes)
             met, feasible = self._verdicts(space, results(), probes)
-            passes[still[met]] = middle[met]
-            fails[still[~met]] = middle[~met]
+            passes[undecided[met]] = middle[met]
+            fails[undecided[~met]] = middle[~met]
             # A design that is infeasible at one load is infeasible at every load.
-            fails[still[~feasible]] = passes[still[~feasible]] + 1
+            fails[undecided[~feasible]] = passes[undecided[~feasible]] + 1
 
     def size(self, space: DesignSpace) -> int:
-        """Return the most probes there can be."""
+        """Return the largest possible number of probes."""
         values = len(space.axes[self.axis])
         return space.size // values * math.ceil(math.log2(values + 1))
 
     def _verdicts(
         self, space: DesignSpace, results: pl.LazyFrame, probes: Index
     ) -> tuple[Mask, Mask]:
-        """Return for each probe whether it met the condition, and whether it is feasible."""
+        """Return a mask of the probes that met the condition, and a mask of the feasible ones."""
         what = f"slo '{self.slo}'"
         columns = dict.fromkeys([*space.axes, *names_in(self.slo, what), "status"])
         rows = answers_at(space, results.select(list(columns)), probes)
@@ -106,10 +106,10 @@ class Capacity:
 
 
 def capacity_search(written: SpaceConfig, space: DesignSpace) -> Capacity | None:
-    """Return the bisection of the axis written as a capacity, if there is one.
+    """Return the bisection of the axis written as a capacity; None without such an axis.
 
     Raises:
-        UserError: two axes are, the condition is missing, or the axis cannot be bisected.
+        UserError: there are two such axes, no condition, or a constraint that names the axis.
     """
     asked = [name for name, values in written.axes.items() if is_capacity(values)]
     slo = checked(written.slo, space)
@@ -126,7 +126,7 @@ def capacity_search(written: SpaceConfig, space: DesignSpace) -> Capacity | None
         if isinstance(simulator, CarriesLoad):
             example = f", such as slo: {simulator.deadlines}"
         raise UserError(f"axis '{axis}' asks for a capacity, so the space needs an `slo:`{example}")
-    for rule in space.rules:  # the ladder would end at a rung it forbids
+    for rule in space.rules:  # the bisection would end at a forbidden value
         texts = (rule.text, *rule.derived.values())
         if any(axis in names_in(text, rule.what) for text in texts):
             raise UserError(
@@ -137,27 +137,26 @@ def capacity_search(written: SpaceConfig, space: DesignSpace) -> Capacity | None
 
 
 _PER_ROUND = 24  # designs tried per round and answer, the most promising first
-_NEAR_MISS, _FEWER = 1.1, 2
-"""A design that misses by less than this factor is also tried with up to so many replicas less."""
+_NEAR_MISS = 1.1  # a design that misses by less than this factor is tried with fewer replicas ...
+_FEWER = 2  # ... by at most this number
 _PROMISING = 1.5  # designs that missed by less than this factor are tried before untried ones
-_HOPELESS = 1.25
-"""Designs predicted to miss by more than this factor are not tried, but for an answer's best."""
-_EQUAL_SIZE = 48  # designs of the answer's size that are tried at most, to find the best among them
+_HOPELESS = 1.25  # predicted factor from which only the best design of an answer is tried
+_EQUAL_SIZE = 48  # largest number of designs of the answer's size that are compared
 _NO_PROBES = np.empty((0, 2), np.int64)
 
 
 class Requirement(Protocol):
-    """What a design must meet."""
+    """A condition on a design, measured by the factor by which the design misses it."""
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that `misses` needs."""
 
     def misses(self, rows: pl.DataFrame) -> Floats:
-        """Return the factor by which each row misses the requirement; at most 1 if it is met."""
+        """Return the factor by which each row misses the requirement; at most 1 where it is met."""
 
     def prefilter(self, batch: pa.RecordBatch) -> Floats:
-        """Return a lower bound of that factor before points are evaluated; 1 if unknown."""
+        """Return a lower bound of the factor from a cheap model; 1 where it is unknown."""
 
 
 @dataclass(frozen=True)
@@ -166,9 +165,9 @@ class MinReplicasSearch:
 
     Args:
         axis: the number of replicas; its values ascend.
-        devices: a derived column that grows with it, the devices of all replicas.
+        devices: the derived column of the devices of all replicas.
         given: columns; each combination of their values has an answer.
-        requirement: what a design must meet.
+        requirement: condition on a design.
     """
 
     axis: str
@@ -185,11 +184,11 @@ class MinReplicasSearch:
             state.learn(probes, self._misses(space, results(), index))
 
     def size(self, space: DesignSpace) -> int:
-        """Return roughly how many points will be picked: most designs fail once."""
+        """Return the rough number of points that are picked: most designs fail once."""
         return space.size // len(space.axes[self.axis])
 
     def _initial_state(self, space: DesignSpace) -> BisectionState:
-        """Return all designs and sizes, without those that the prefilter calls hopeless."""
+        """Return all designs and sizes except those that the prefilter excludes."""
         values = len(space.axes[self.axis])
         first, step = at_first_value(space, self.axis)
         index = first[:, np.newaxis] + step * np.arange(values)
@@ -227,12 +226,12 @@ class MinReplicasSearch:
 
 
 class BisectionState:
-    """What is known of designs (rows) at each number of replicas (columns).
+    """State of the bisection: one row per design, one column per number of replicas.
 
     Args:
-        index: the number of each point.
-        devices: of each point; infinite where constraints forbid it.
-        answer: which answer each design belongs to.
+        index: point numbers.
+        devices: number of devices of each point; infinite where constraints forbid the point.
+        answer: number of the answer of each design.
     """
 
     def __init__(self, index: Index, devices: Floats, answer: Index) -> None:
@@ -258,7 +257,7 @@ class BisectionState:
         self.devices = kept
 
     def learn(self, probes: Index, factors: Floats) -> None:
-        """Record by what factors probes missed; an infeasible design is so at every size."""
+        """Record the factors by which probes missed; an infeasible probe rules out its design."""
         for (design, place), factor in zip(probes.tolist(), factors.tolist(), strict=True):
             self.miss[design, place] = factor
             if factor <= 1.0:
@@ -268,7 +267,7 @@ class BisectionState:
                 self.miss[design] = math.inf
 
     def next_probes(self) -> Index:
-        """Return the next probes of every answer, as pairs of a design and a place."""
+        """Return the next probes of every answer, as pairs of a design and a column."""
         found = [_NO_PROBES]
         for answer in range(len(self.best)):
             steps = (self._bisection, self._near_misses, self._equal_sizes)
@@ -281,21 +280,21 @@ class BisectionState:
         failed = np.where(self.miss > 1.0, places, -1).max(axis=1, initial=-1)
         smaller = self.devices < self.best[answer]
         mine = (self.answer == answer)[:, np.newaxis]
-        later = smaller & (places > failed[:, np.newaxis]) & mine
-        open_ = np.flatnonzero(later.any(axis=1))
-        if not len(open_):
+        is_open = smaller & (places > failed[:, np.newaxis]) & mine
+        designs = np.flatnonzero(is_open.any(axis=1))
+        if not len(designs):
             return _NO_PROBES
-        ahead = np.where(later[open_], self.devices[open_], np.nan)
-        low, high = np.nanmin(ahead), np.nanmax(ahead)
+        devices = np.where(is_open[designs], self.devices[designs], np.nan)
+        low, high = np.nanmin(devices), np.nanmax(devices)
         target = max(low, math.floor(math.sqrt(low * high)))
-        within = np.where(ahead <= target, ahead, -1.0)
+        within = np.where(devices <= target, devices, -1.0)
         place = within.shape[1] - 1 - np.argmax(within[:, ::-1] == within.max(1)[:, None], axis=1)
-        can = within.max(axis=1) > 0.0
-        open_, place = open_[can], place[can]
-        return np.column_stack((open_, place))[self._promising(open_)[:_PER_ROUND]]
+        has_size = within.max(axis=1) > 0.0
+        designs, place = designs[has_size], place[has_size]
+        return np.column_stack((designs, place))[self._promising(designs)[:_PER_ROUND]]
 
     def _promising(self, designs: Index) -> Index:
-        """Return an order of designs: near misses, then untried ones as predicted, then others."""
+        """Return an order of designs: near misses, untried designs by prediction, the rest."""
         miss = np.nanmin(self.miss[designs], axis=1, initial=np.inf)
         predicted = np.isfinite(self.predicted[designs])
         smallest = np.where(predicted, self.devices[designs], np.inf).min(axis=1, initial=np.inf)
@@ -317,7 +316,7 @@ class BisectionState:
         return np.array(sorted(found), np.int64).reshape(-1, 2)
 
     def _equal_sizes(self, answer: int) -> Index:
-        """Return, once, promising designs of the best size, and the best with one replica more."""
+        """Return, once, designs of the best size, and the best designs with one more replica."""
         if self._compared[answer] or self.best[answer] == np.inf:
             return _NO_PROBES
         self._compared[answer] = True
@@ -338,19 +337,19 @@ SHARE = 1e-3  # expected share of points on the front
 
 @dataclass(frozen=True)
 class Refined:
-    """Evaluates an axis's second value where the front of the first one is."""
+    """Evaluates the second value of an axis on the front of the first value."""
 
     axis: str
     goal: Goal
 
     def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:
-        """Yield all points at the first value, then the front of these at the second."""
+        """Yield all points at the first value, then their front at the second value."""
         first, step = at_first_value(space, self.axis)
         yield [Span(0, step)] if 2 * step == len(space) else in_blocks(allowed(space, first))
         yield in_blocks(self._front(space, results()) + step)
 
     def size(self, space: DesignSpace) -> int:
-        """Return roughly how many points will be picked."""
+        """Return the rough number of points that are picked."""
         return round(space.size * space.share * (0.5 + SHARE))
 
     def _front(self, space: DesignSpace, rows: pl.LazyFrame) -> Index:
@@ -365,10 +364,10 @@ class Refined:
 
 
 def refined_search(written: SpaceConfig, space: DesignSpace, goal: Goal) -> Refined | None:
-    """Return the sampler that an axis asks for whose second value is for the front of its first.
+    """Return the sampler of an axis written as `first A then B`; None without such an axis.
 
     Raises:
-        UserError: two axes ask, or one that moves with others.
+        UserError: there are two such axes, or the axis is zipped with others.
     """
     asked = [name for name, values in written.axes.items() if refined_values(values)]
     axis = single_axis(asked, space, "have a first and a then")

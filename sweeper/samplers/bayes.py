@@ -38,11 +38,11 @@ class Bayes(SearchOptions):
     """A search by the densities of good and bad designs.
 
     Args:
-        points: looked at in all.
-        seed: of what is drawn.
+        points: number of points.
+        seed: seed of random numbers.
         start: a Parquet or CSV file of designs to begin with, such as an earlier `front.parquet`.
-        across: worst or mean: how designs count over all scenarios; empty: all scenarios make
-            one front.
+        across: worst or mean, the statistic over all scenarios; empty: all scenarios make one
+            front.
         batch: designs asked for at a time.
         first: designs drawn at random to begin with.
         study: URL of an Optuna storage, such as sqlite:///study.db; the search learns from trials
@@ -59,10 +59,10 @@ class Bayes(SearchOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.batch < 1 or self.first < 1:
-            raise UserError("sampler.batch and sampler.first are one design at least")
+            raise UserError("sampler.batch and sampler.first are at least one design")
 
     def search(self, space: DesignSpace, goal: Goal) -> Search:
-        """Return a search that has learned from its study.
+        """Return a search that starts from the trials of its study.
 
         Raises:
             UserError: Optuna is not installed, or the study cannot be read or has other objectives
@@ -150,7 +150,7 @@ class _Parzen:
 
 
 class _Stored:
-    """The study of a storage, in values of axes."""
+    """A study in a storage; parameters are values of axes."""
 
     def __init__(self, optuna: Any, options: Bayes, space: DesignSpace, objectives: int) -> None:
         self._optuna, self._options, self._space = optuna, options, space
@@ -175,11 +175,11 @@ class _Stored:
         self._kept = {t.user_attrs[_NUMBER] for t in self._trials if self._is_ours(t)}
 
     def _is_ours(self, trial: Any) -> bool:
-        """Return whether a trial belongs to this space, so that its number means a design."""
+        """Return whether a trial belongs to this space, so that its number names a design."""
         return bool(trial.user_attrs.get(_DEFINITION) == self._definition)
 
     def _kind(self, name: str, theirs: Any) -> Any:
-        """Return the Optuna distribution of an axis; a range may widen one of the study.
+        """Return the Optuna distribution of an axis; the range of the study may be widened.
 
         Raises:
             UserError: the study has other categories, which Optuna cannot extend.
@@ -204,7 +204,7 @@ class _Stored:
 
     @property
     def _signs(self) -> list[float]:
-        """Factors between losses and the study's values."""
+        """The signs between losses and the values of the study."""
         most = self._optuna.study.StudyDirection.MAXIMIZE
         return [-1.0 if d == most else 1.0 for d in self._study.directions]
 

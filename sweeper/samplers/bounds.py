@@ -1,10 +1,10 @@
 """The bounds sampler: an exact front without all points, by branch and bound over boxes.
 
 A simulator states lower bounds of its metrics over a box of designs. Boxes that a found design
-dominates, or that cannot meet the condition, are discarded. Of the others those with non-dominated
-bounds are cut, or evaluated where one design is left (best first; Land and Doig, "An automatic
-method of solving discrete programming problems", 1960). The result is the front of the whole space;
-of designs with equal objectives at least one is found.
+dominates, or that cannot meet the condition, are discarded. Remaining boxes with non-dominated
+bounds are cut; a box with one design is evaluated (best first; Land and Doig, "An automatic method
+of solving discrete programming problems", 1960). The result is the front of the whole space; of
+designs with equal objectives at least one is found.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class BranchAndBound:
     """A search that proves its front.
 
     Args:
-        points: evaluated at most; a search that stops there has not proved its front.
+        points: largest number of points; a search that reaches it has not proved its front.
         across: must be empty: each scenario has its front.
     """
 
@@ -60,14 +60,14 @@ class BranchAndBound:
             )
 
     def size(self, space: DesignSpace) -> int:
-        """Return the number of points asked for, at most the space."""
+        """Return the number of points asked for, at most the size of the space."""
         return min(self.points, len(space))
 
     def search(self, space: DesignSpace, goal: Goal) -> Search:
         """Return a new search.
 
         Raises:
-            UserError: the simulator states no bounds, or none of an objective.
+            UserError: the simulator states no bounds, or no bound of an objective.
         """
         simulator = load_simulator(space.simulator)
         if not isinstance(simulator, Bounds):
@@ -125,8 +125,8 @@ class _Proof:
     def ask(self) -> Index:
         """Return the designs of single boxes with non-dominated bounds.
 
-        Where a design costs no more than a bound, also the middle designs of those and of other
-        boxes, evenly picked: a good design found early discards boxes.
+        Where a design costs no more than a bound, the middle designs of boxes with non-dominated
+        bounds and of a sample of the others are returned too: a good design discards many boxes.
         """
         while len(self._boxes.group):
             best, _ = group_fronts(self._boxes.least, self._boxes.group)
@@ -180,7 +180,7 @@ class _Proof:
         return np.zeros(len(codes), np.int64) + number_of(codes.T, self._sizes)
 
     def _bounded(self, low: Ints, high: Ints) -> Boxes:
-        """Bound boxes; return those that may hold a design of the front."""
+        """Return boxes with their bounds, without boxes that hold no design of the front."""
         found = [
             self._some_bounded(low[start : start + _AT_ONCE], high[start : start + _AT_ONCE])
             for start in range(0, max(len(low), 1), _AT_ONCE)
@@ -210,7 +210,7 @@ class _Proof:
         return boxes.take(feasible & self._not_dominated(boxes, self._best))
 
     def _not_dominated(self, boxes: Boxes, best: Mapping[int, Matrix]) -> Mask:
-        """Return which boxes no member of the front of their scenario dominates."""
+        """Return a mask of the boxes that no member of the front of their scenario dominates."""
         kept = np.ones(len(boxes.group), bool)
         for group, members in best.items():
             mine = np.flatnonzero(boxes.group == group)
@@ -238,9 +238,9 @@ def _is_cheap(space: DesignSpace) -> bool:
 def _stretches(
     columns: Mapping[str, Sequence[object]], ranged: Sequence[str], given: Sequence[str]
 ) -> tuple[Ints, Ints]:
-    """Return the first and last rows of the stretches of a factor that a box may span.
+    """Return the first and last rows of the parts of a factor that a box may span.
 
-    Within a stretch only columns that a box may span differ, and they ascend.
+    Within a part only columns that a box may span differ, and their values ascend.
     """
     rows = list(zip(*columns.values(), strict=True))
     free = [name in ranged and name not in given for name in columns]
@@ -256,7 +256,7 @@ def _stretches(
 
 
 def _combined(stretches: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
-    """Return the ends of a box for every combination of the factors' stretches."""
+    """Return the ends of a box for every combination of parts of the factors."""
     left = math.prod(len(starts) for starts, _ in stretches)
     if left > _MOST:
         raise UserError(

@@ -1,4 +1,4 @@
-"""The grid sampler: every point, in order, so that neighbours share expensive preparation."""
+"""The grid sampler: every point, in order, so that neighbouring points share preparation."""
 
 from __future__ import annotations
 

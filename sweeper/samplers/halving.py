@@ -46,13 +46,13 @@ class Halving(SearchOptions):
     """A search by two fidelities.
 
     Args:
-        points: simulated at most.
-        seed: of the designs simulated first.
+        points: largest number of simulated points.
+        seed: seed of the designs that are simulated first.
         start: a Parquet or CSV file of designs to begin with, such as an earlier `front.parquet`.
-        across: worst or mean: how designs count over all scenarios; empty: each has its own front.
-        first: designs spread evenly to learn from first.
-        batch: designs simulated at a time.
-        band: standard deviations of the error band.
+        across: worst or mean, the statistic over all scenarios; empty: one front per scenario.
+        first: number of evenly spread designs that are simulated first.
+        batch: number of designs simulated at a time.
+        band: half-width of the error band, in standard deviations.
         worth: relative improvement of the front, at the good end of the band, that is worth a run.
     """
 
@@ -140,7 +140,7 @@ class _SurrogateSearch:
         return np.stack([m for m, _ in found], axis=1), np.stack([s for _, s in found], axis=1)
 
     def _apart(self, order: Index, middle: Matrix) -> Index:
-        """Return the first designs of an order, without those predicted to be nearly alike."""
+        """Return the first designs of an order, without designs predicted to be nearly equal."""
         picked: list[int] = []
         for row in order.tolist():
             here = [p for p in picked if self._groups[p] == self._groups[row]]
@@ -157,7 +157,7 @@ class _SurrogateSearch:
 
 
 def _axes(space: DesignSpace, index: Index) -> Matrix:
-    """Return features of the varied axes: ordered ones as numbers, others one-hot."""
+    """Return features of the varied axes: ordered axes as numbers, other axes one-hot."""
     pairs = zip(space.factors, ordered_of(space), strict=True)
     words = [name for factor, ordered in pairs if not ordered for name in factor.columns]
     axes = space.points(index).select(space.varied)
@@ -177,7 +177,7 @@ def _columns(answers: pa.RecordBatch) -> Matrix:
 
 
 def standardised(columns: Matrix) -> Matrix:
-    """Return the columns that vary with mean 0 and deviation 1, positive ones after a logarithm.
+    """Return the varying columns with mean 0 and deviation 1; of positive columns the logarithm.
 
     Unknown values are placed above all others.
     """

@@ -20,8 +20,8 @@ class Lhs(Random):
     """A Latin hypercube.
 
     Args:
-        points: how many.
-        seed: of the draw.
+        points: number of points.
+        seed: seed of the draw.
     """
 
     points: int = 1000
@@ -32,7 +32,7 @@ class Lhs(Random):
 
 
 def spread_evenly(space: DesignSpace, random: np.random.Generator, points: int) -> Index:
-    """Return numbers of so many allowed points of a space, spread over each of its axes."""
+    """Return the numbers of `points` allowed points, spread evenly over each axis."""
     if points >= len(space):
         return allowed(space, random.permutation(len(space)))
 

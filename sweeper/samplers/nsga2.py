@@ -36,11 +36,11 @@ class Nsga2(SearchOptions):
     """An evolutionary search.
 
     Args:
-        points: looked at in all.
-        seed: of what is drawn.
+        points: number of points.
+        seed: seed of random numbers.
         start: a Parquet or CSV file of designs to begin with, such as an earlier `front.parquet`.
-        across: worst or mean: how designs count over all scenarios; empty: each has its own front.
-        population: offspring per generation, and survivors of it; the whole front survives.
+        across: worst or mean, the statistic over all scenarios; empty: one front per scenario.
+        population: number of offspring and of survivors per generation; the whole front survives.
     """
 
     population: int = 40
@@ -48,7 +48,9 @@ class Nsga2(SearchOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.population < 2:
-            raise UserError(f"sampler.population={self.population}: two designs have children")
+            raise UserError(
+                f"sampler.population={self.population}: a population has at least two designs"
+            )
 
     def search(self, space: DesignSpace, goal: Goal) -> Search:
         """Return a search at its first generation."""
@@ -100,7 +102,7 @@ class _Evolution:
         self._population = observed.take(survivors(ranks, crowding, count))
 
     def _offspring(self, parents: Floats) -> Ints:
-        """Return two offspring of each pair of parents: all first ones, then all second ones."""
+        """Return two offspring per pair of parents: the first of all pairs, then the second."""
         _, pairs, genes = parents.shape
         random, low, high = self._random, np.zeros(genes), self._sizes - 1.0
         eta, half = np.full((pairs, 1), _ETA), np.full((pairs, 1), 0.5)
@@ -116,7 +118,7 @@ class _Evolution:
         return np.rint(np.where(self._ordered, moved, redrawn)).astype(np.int64)
 
     def _scenarios(self, pairs: int) -> Ints:
-        """Return the codes of a scenario for each pair: each scenario has a front of its own."""
+        """Return the codes of a scenario for each pair; every scenario has its own front."""
         sizes = self._sizes[self._given]
         scenarios = math.prod(sizes.tolist())
         drawn = self._random.choice(scenarios, min(pairs, scenarios), replace=False)

@@ -22,8 +22,8 @@ class Random:
     """A uniform sample.
 
     Args:
-        points: how many; all that are allowed, if there are fewer.
-        seed: of the draw.
+        points: number of points; all allowed points if there are fewer.
+        seed: seed of the draw.
     """
 
     points: int = 1000
@@ -37,7 +37,7 @@ class Random:
         yield in_blocks(self.draw(space))
 
     def size(self, space: DesignSpace) -> int:
-        """Return the number of points asked for, at most the space."""
+        """Return the number of points asked for, at most the size of the space."""
         return min(self.points, len(space))
 
     def draw(self, space: DesignSpace) -> Index:
@@ -65,7 +65,7 @@ def in_blocks(index: Index) -> Iterator[Batch]:
 
 
 def allowed(space: DesignSpace, index: Index) -> Index:
-    """Return the numbers whose points the constraints allow, in order."""
+    """Return the point numbers that the constraints allow, in order."""
     kept = space.kept(index)
     return index if kept is None else index[kept]
 

@@ -20,8 +20,8 @@ class Sobol(Random):
     """An evenly spread sample.
 
     Args:
-        points: how many; powers of two are spread best.
-        seed: of the scrambling.
+        points: number of points; powers of two are spread best.
+        seed: seed of the scrambling.
     """
 
     points: int = 1024

@@ -39,8 +39,7 @@ _RANGE = re.compile(
 _LIKE_A_RANGE = re.compile(rf"{_NUMBER}\s*\.\.|^\s*(pow2|capacity)\b")
 _CAPACITY = re.compile(rf"^\s*capacity\s+(?P<lo>{_NUMBER})\s*\.\.\s*(?P<hi>{_NUMBER})\s*$")
 _REFINED = re.compile(r"^\s*first\s+(\S+)\s+then\s+(\S+)\s*$")
-CAPACITY_STEP = 1.025
-"""Values of a capacity axis are 2.5 % apart: as fine as the answer is meant to be."""
+CAPACITY_STEP = 1.025  # ratio of neighbouring values of a capacity axis: the wanted precision
 EXPECTED = "write 1..8, 0..1 lin 11, 0.5..32 log 13, pow2 1..64, a value or a list"
 _LARGEST = 10_000_000
 _WIDEST = 2**63 - 1
@@ -48,7 +47,7 @@ _WIDEST = 2**63 - 1
 
 @dataclass(frozen=True)
 class Factor:
-    """Axes that vary together, with a row per joint choice; a plain axis is a factor alone."""
+    """Axes that vary together, with one row per combination of values."""
 
     columns: Mapping[str, tuple[Scalar, ...]]
 
@@ -61,7 +60,7 @@ class Factor:
         return len(next(iter(self.columns.values())))
 
     def at(self, values: Mapping[str, Any]) -> Factor:
-        """Return the rows in which some of the columns have these values."""
+        """Return the rows in which the given columns have the given values."""
         asked = [(column, values[name]) for name, column in self.columns.items() if name in values]
         kept = [i for i in range(len(self)) if all(column[i] == value for column, value in asked)]
         return Factor(
@@ -94,7 +93,7 @@ def values_of(name: str, written: Any, kind: pa.DataType, *, nullable: bool) -> 
 
 
 def cast(name: str, item: Any, kind: pa.DataType, *, nullable: bool) -> Scalar:
-    """Return a value converted to the type of its field, or raise UserError."""
+    """Return a value converted to the type of its field. Raises UserError for another type."""
     if item is None or (item == "null" and nullable):
         if not nullable:
             raise UserError(f"axis '{name}' cannot be null; {_kind_name(kind)} is wanted")
@@ -106,7 +105,7 @@ def cast(name: str, item: Any, kind: pa.DataType, *, nullable: bool) -> Scalar:
 
 
 def _typed(item: Any, kind: pa.DataType) -> Scalar:
-    """Return a value as a type; None if it is none of that type."""
+    """Return a value converted to a type; None if the value is of another type."""
     if pa.types.is_boolean(kind):
         return item if isinstance(item, bool) else None
     if isinstance(item, list | dict):
@@ -127,12 +126,12 @@ def _typed(item: Any, kind: pa.DataType) -> Scalar:
 
 
 def is_capacity(written: Any) -> bool:
-    """Return whether an axis asks for the largest value that still meets the `slo:`."""
+    """Return whether an axis asks for the largest value that meets the `slo:`."""
     return isinstance(written, str) and written.split()[:1] == ["capacity"]
 
 
 def refined_values(written: Any) -> tuple[str, ...]:
-    """Return the two values of an axis whose second is for the front of the first; else nothing.
+    """Return the two values of an axis written `first A then B`; empty for another axis.
 
     >>> refined_values("first analytic then event")
     ('analytic', 'event')
@@ -188,7 +187,7 @@ def _range(name: str, text: str, *, whole: bool) -> list[float]:
 
 
 def _spaced(how: str, low: float, high: float, count: int, *, whole: bool) -> list[float]:
-    """Return numbers at equal distances or ratios; ten digits, so that 0.5..32 log 13 holds 1."""
+    """Return numbers at equal distances or ratios, to ten digits: 0.5..32 log 13 includes 1."""
     spaced = (np.linspace if how == "lin" else np.geomspace)(low, high, count)
     spaced[0], spaced[-1] = low, high
     numbers = [float(f"{v:.10g}") for v in spaced]
@@ -204,7 +203,7 @@ def _kind_name(kind: pa.DataType) -> str:
 
 
 def factors_of(written: SpaceConfig, simulator: Simulator) -> tuple[Factor, ...]:
-    """Return the factors of a space: axes, union, and all other inputs at their defaults."""
+    """Return the factors of a space: its axes, its union, and other inputs at their defaults."""
     union = _union(written.union, simulator)
     for name in written.axes:
         if union and name in union.columns:
@@ -227,7 +226,7 @@ def defaults(simulator: Simulator, given: Container[str]) -> tuple[Factor, ...]:
 
 
 def axis_values(name: str, written: Any, simulator: Simulator) -> tuple[Scalar, ...]:
-    """Return the values of one axis as they are written, in the type of the simulator's column."""
+    """Return the values of one axis, in the type of the simulator's column."""
     columns = {c.name: c for c in columns_of(simulator.point)}
     if name in option_groups(simulator.point):
         options = [known for known in columns if known.startswith(f"{name}.")]
@@ -249,7 +248,7 @@ def axis_values(name: str, written: Any, simulator: Simulator) -> tuple[Scalar, 
 
 
 def _found(kind: str, value: str) -> str:
-    """Return the name that a word is an alias of, or the path it is; refuse any other word."""
+    """Return the entry behind an alias, or the path of a file. Raises for another word."""
     folder = FOLDERS[kind]
     if value in folder.names() or Path(value).is_file():
         return value
@@ -266,7 +265,7 @@ def _found(kind: str, value: str) -> str:
 def _zipped(
     columns: Mapping[str, tuple[Scalar, ...]], written: Sequence[str | list[str]]
 ) -> list[Factor]:
-    """Return a factor per axis or per group of axes, at the place of the group's first axis."""
+    """Return a factor per axis or group of zipped axes, in the order of the first axes."""
     alone = [name for name in written if isinstance(name, str)]
     groups = [alone] if alone else [group for group in written if isinstance(group, list)]
     home: dict[str, list[str]] = {}
@@ -284,7 +283,7 @@ def _zipped(
 
 
 def _union(grids: Sequence[Mapping[str, Any]], simulator: Simulator) -> Factor | None:
-    """Return several small grids over the same axes as one factor: their rows, without repeats."""
+    """Return the rows of several small grids as one factor, without repeated rows."""
     if not grids:
         return None
     names = list(grids[0])

@@ -41,7 +41,7 @@ class DesignSpace(Product):
     """All combinations of the axes' values that the constraints allow.
 
     `derived` are further columns as SQL over axes, earlier derived columns and facts of the
-    simulator; `constraints` are SQL conditions over the same, and a point stays where all are true.
+    simulator. `constraints` are SQL conditions over the same columns; all must be true.
 
     >>> len(DesignSpace.of("kernels", gpu="l4", op="gemm", m="1..4"))
     4
@@ -59,7 +59,7 @@ class DesignSpace(Product):
         derived: Mapping[str, str] | None = None,
         **axes: Any,
     ) -> DesignSpace:
-        """Return the space that a `spaces/*.yaml` with these keys describes.
+        """Return the space that a space file with these keys describes.
 
         Each of `**axes` is a value, a list, or a range in words such as "0.5..32 log 13". The
         simulator is a name, a dotted module, a file, a folder, or an object.
@@ -77,7 +77,7 @@ class DesignSpace(Product):
         return dataclasses.replace(self, factors=tuple(f.at(values) for f in self.factors))
 
     def kept(self, where: Batch) -> Mask | None:
-        """Return which points all constraints allow; None when every one of them is."""
+        """Return a mask of the points that all constraints allow; None if all are allowed."""
         mask: Mask | None = None
         for rule in self.rules:
             allowed = rule.look_up(self, where)
@@ -85,7 +85,7 @@ class DesignSpace(Product):
         return None if mask is None or mask.all() else mask
 
     def count(self, where: Batch) -> int:
-        """Return how many points of a batch the constraints allow."""
+        """Return the number of points of a batch that the constraints allow."""
         kept = self.kept(where) if self.constraints else None
         return len(where) if kept is None else int(kept.sum())
 
@@ -98,12 +98,12 @@ class DesignSpace(Product):
         return self._columns[name].look_up(self, np.zeros(1, np.int64)).type
 
     def removed(self) -> Mapping[str, int]:
-        """Return how many points each constraint removes that no earlier one removed."""
+        """Return the number of points that each constraint removes and no earlier one."""
         return self.counts.removed
 
     @functools.cached_property
     def counts(self) -> Counts:
-        """The same, and which of the numbers are estimates."""
+        """The numbers of removed points, with the constraints whose numbers are sampled."""
         return counts_of(self, self.rules)
 
     @property
@@ -112,12 +112,12 @@ class DesignSpace(Product):
         return (self.size - sum(self.removed().values())) / self.size
 
     def drawn(self, random: np.random.Generator, count: int) -> Index:
-        """Return numbers of points drawn at random, nearly all of them allowed."""
+        """Return random point numbers; nearly all of the points are allowed."""
         return drawn(self, self.rules, random, count)
 
     @functools.cached_property
     def rules(self) -> tuple[Rule, ...]:
-        """The constraints, each with the factors it depends on."""
+        """The constraints, each with the factors that it depends on."""
         return tuple(
             Rule.of(self, text, f"constraint '{text}'", self._columns, condition=True)
             for text in self.constraints
@@ -132,10 +132,10 @@ class DesignSpace(Product):
 
 
 def space_of(written: Mapping[str, Any] | SpaceConfig) -> DesignSpace:
-    """Return the design space that a `spaces/*.yaml` describes, parsed or as plain values."""
+    """Return the design space of a space file, parsed or as plain values."""
     config = written if isinstance(written, SpaceConfig) else parse_space(written)
     if not config.simulator:
-        raise UserError("a space needs `simulator:`, the model that answers it")
+        raise UserError("a space needs `simulator:`, the model that evaluates its points")
     simulator = load_simulator(config.simulator)
     space = DesignSpace(
         simulator=config.simulator,
@@ -157,13 +157,13 @@ def space_of(written: Mapping[str, Any] | SpaceConfig) -> DesignSpace:
 
 
 def completed(space: DesignSpace) -> DesignSpace:
-    """Return a stored space with the fields its simulator has gained since, at their defaults."""
+    """Return a stored space with the fields that its simulator has gained, at their defaults."""
     gained = defaults(load_simulator(space.simulator), space.axes)
     return dataclasses.replace(space, factors=(*space.factors, *gained)) if gained else space
 
 
 def _conditional(conditions: Mapping[str, Any], space: DesignSpace) -> tuple[str, ...]:
-    """Return the constraints that keep axes at their first value where they do not count."""
+    """Return the constraints that fix axes at the first value where their condition is false."""
     found = []
     for name, sql in conditions.items():
         if name not in space.axes:
@@ -174,7 +174,7 @@ def _conditional(conditions: Mapping[str, Any], space: DesignSpace) -> tuple[str
 
 
 def _first_of(name: str, factor: Factor) -> str:
-    """Return an SQL condition: the axis has its first value, per choice of its factor."""
+    """Return the SQL condition that an axis has its first value, given the zipped axes."""
     others = [n for n in factor.columns if n != name]
     firsts: dict[tuple[Scalar, ...], Scalar] = {}
     for *choice, value in zip(*(factor.columns[n] for n in (*others, name)), strict=True):
@@ -182,9 +182,9 @@ def _first_of(name: str, factor: Factor) -> str:
     if len(firsts) == len(factor) > 1:
         raise UserError(
             f"`when` names '{name}', which has one value for each choice of {', '.join(others)}: "
-            "there are no others to leave out"
+            "no other value can be left out"
         )
-    for other in tuple(others):  # those that do not decide which value is the first
+    for other in tuple(others):  # axes on which the first value does not depend
         place = others.index(other)
         pairs = dict.fromkeys(((*k[:place], *k[place + 1 :]), v) for k, v in firsts.items())
         if len(fewer := dict(pairs.keys())) == len(pairs):
@@ -197,7 +197,7 @@ def _first_of(name: str, factor: Factor) -> str:
 
 
 def _equals(name: str, value: Scalar) -> str:
-    """Return as SQL that an axis has a value."""
+    """Return the SQL condition that an axis has a value."""
     quoted = "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
     return f"{name} IS NULL" if value is None else f"{name} = {quoted}"
 
@@ -216,12 +216,16 @@ def _check_names(space: DesignSpace, simulator: Simulator) -> None:
 
 
 Objectives = Mapping[str, Direction]
-"""What is wanted: a column to `min` or `max`."""
+"""Objectives: columns, each with `min` or `max`."""
 _NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
 
 
 def objectives(written: SpaceConfig, space: DesignSpace) -> dict[str, Direction]:
-    """Return what the space wants small or large: its `objectives`, else all the simulator has."""
+    """Return the objectives of the space, by default those of the simulator.
+
+    Raises:
+        UserError: there are none, or an objective is no numeric column.
+    """
     simulator = load_simulator(space.simulator)
     wanted: dict[str, Direction] = dict(written.objectives) or objectives_of(simulator)
     metrics, point = schema_of(simulator.metrics), space.schema
@@ -243,7 +247,7 @@ def objectives(written: SpaceConfig, space: DesignSpace) -> dict[str, Direction]
 
 
 def given(written: SpaceConfig, space: DesignSpace, wanted: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the varying axes that are given: named by `given:`, else by the simulator.
+    """Return the varying axes that are given, named by `given:` or by the simulator.
 
     Objectives (`wanted`) are chosen, not given.
     """
@@ -256,19 +260,19 @@ def given(written: SpaceConfig, space: DesignSpace, wanted: Iterable[str] = ()) 
 
 
 def where(written: SpaceConfig, space: DesignSpace) -> str | None:
-    """Return the condition results must meet to be on the front, if the space has one."""
+    """Return the condition that rows of the front must meet; None without a condition."""
     return joined(*(checked(text, space) for text in (written.slo, written.where)))
 
 
 def checked(text: str | None, space: DesignSpace) -> str | None:
-    """Return a condition on the results of a space; raise `UserError` if it is not one."""
+    """Return a condition on the results of a space. Raises UserError for another text."""
     if text is not None:
         condition(text, _types_of(space))
     return text
 
 
 def _types_of(space: DesignSpace) -> dict[str, pl.DataType]:
-    """Return the type of each column of the answers to a space."""
+    """Return the type of each column of the rows of a space."""
     derived = [pa.field(name, space.derived_type(name)) for name in space.derived]
     answer = [*schema_of(load_simulator(space.simulator).metrics), *OUTCOME]
     known = {f.name: f for f in [*space.schema, *derived, *answer]}
@@ -278,6 +282,6 @@ def _types_of(space: DesignSpace) -> dict[str, pl.DataType]:
 
 
 def columns_of(space: DesignSpace) -> list[str]:
-    """Return the columns of the answers to a space."""
+    """Return the names of the columns of the rows of a space."""
     metrics = schema_of(load_simulator(space.simulator).metrics).names
     return [*space.axes, *space.derived, *dict.fromkeys([*metrics, *OUTCOME.names])]

@@ -29,7 +29,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Span:
-    """A range of point numbers, without those in `without` (sorted; answered elsewhere)."""
+    """A range of point numbers, except the sorted numbers `without`, which have rows already."""
 
     lo: int
     hi: int
@@ -39,7 +39,7 @@ class Span:
         return self.hi - self.lo - len(self.without)
 
     def index(self) -> Index:
-        """Return the numbers themselves."""
+        """Return the point numbers."""
         numbers = np.arange(self.lo, self.hi, dtype=np.int64)
         return np.delete(numbers, self.without - self.lo) if len(self.without) else numbers
 
@@ -50,7 +50,7 @@ class Span:
 
 
 Batch = Span | Index
-"""What is sent to a worker: a range of point numbers, or the numbers themselves."""
+"""Work for a worker: a range of point numbers, or an array of point numbers."""
 
 
 def numbers(batch: Batch) -> Index:
@@ -59,21 +59,21 @@ def numbers(batch: Batch) -> Index:
 
 
 def width(batch: Batch) -> int:
-    """Return how many numbers lie between the ends of a batch, those it leaves out included."""
+    """Return the number of points between the ends of a batch, including omitted points."""
     return batch.hi - batch.lo if isinstance(batch, Span) else len(batch)
 
 
 def cut(batch: Batch, first: int, last: int) -> Batch:
-    """Return the part of a batch between two positions, counted from its beginning."""
+    """Return the part of a batch between two positions from its start."""
     if isinstance(batch, Span):
         return batch.cut(batch.lo + first, min(batch.lo + last, batch.hi))
     return batch[first:last]
 
 
 def split(batch: Batch, pieces: int, together: int = 1) -> list[Batch]:
-    """Return a batch in up to `pieces` parts of nearly equal size, none empty.
+    """Return up to `pieces` parts of a batch, of nearly equal size and none empty.
 
-    Those of a range end at multiples of `together`.
+    The parts of a range end at multiples of `together`.
 
     >>> [(b.lo, b.hi) for b in split(Span(3, 20), 3, together=5)]
     [(3, 10), (10, 20)]
@@ -98,7 +98,7 @@ def number_of(codes: Iterable[NDArray[np.integer[Any]]], sizes: Index) -> Index:
 
 
 def covered(index: Index, done: Sequence[Span]) -> Mask:
-    """Return which numbers one of the spans settles (they are in order and apart)."""
+    """Return a mask of the numbers that `done`, sorted disjoint spans, contain."""
     if not done:
         return np.zeros(len(index), bool)
     home = np.searchsorted(np.array([span.lo for span in done]), index, side="right") - 1
@@ -108,7 +108,7 @@ def covered(index: Index, done: Sequence[Span]) -> Mask:
 
 
 def subtract(span: Span, done: Sequence[Span], answered: Index) -> Iterator[Span]:
-    """Yield what of a span neither finished spans nor single answers (sorted) settle."""
+    """Yield the parts of a span outside finished spans, without the sorted `answered` numbers."""
     lo = span.lo
     for other in [*done, Span(span.hi, span.hi)]:
         hi = min(max(other.lo, lo), span.hi)
@@ -152,9 +152,9 @@ class Product:
         return {name: values for f in self.factors for name, values in f.columns.items()}
 
     def stretch(self, names: Sequence[str]) -> int:
-        """Return how many points in a row have among them all values of these columns.
+        """Return the number of consecutive points that contain all values of these columns.
 
-        Those that differ only in them, and in columns that change faster, are neighbours.
+        Points that differ only in these columns and in faster columns are neighbours.
         """
         held = [any(name in factor.columns for name in names) for factor in self.factors]
         first = next((i for i, f in enumerate(self.factors) if held[i] and len(f) > 1), None)
@@ -166,7 +166,7 @@ class Product:
         return tuple(name for name, values in self.axes.items() if len(set(values)) > 1)
 
     def codes(self, where: Batch) -> list[Codes]:
-        """Return for each factor which of its rows every point takes."""
+        """Return the row of each factor that every point takes, one array per factor."""
         result: list[Codes] = []
         stride = self.size
         for factor in self.factors:
@@ -210,9 +210,10 @@ class Product:
     def index_of(
         self, points: pl.DataFrame, trusted: Sequence[pl.DataFrame] | None = None
     ) -> Index:
-        """Return the number of each point, -1 where it is not of this space (constraints apart).
+        """Return the number of each point; -1 for a point outside of the space.
 
-        `trusted` holds per factor the rows to recognise, with a column `code`; all when None.
+        Constraints are ignored. `trusted` holds the rows of each factor that are recognised, with a
+        column `code`; None: all rows.
         """
         tables = trusted or self.factor_tables
         inside = _are(points, [t for t, f in zip(tables, self.factors, strict=True) if len(f) == 1])
@@ -221,7 +222,7 @@ class Product:
     def index_among(
         self, points: pl.DataFrame, trusted: Sequence[pl.DataFrame] | None = None
     ) -> Index:
-        """Return the same of points that are known to have the values of all fixed axes."""
+        """Return the same for points that have the values of all fixed axes."""
         found = points.lazy()
         varied: list[tuple[str, int]] = []  # the column of a factor's codes, and its values
         for factor, table in zip(self.factors, trusted or self.factor_tables, strict=True):
@@ -254,7 +255,7 @@ class Product:
 
     @functools.cached_property
     def factor_tables(self) -> tuple[pl.DataFrame, ...]:
-        """The rows of each factor with their `code`."""
+        """A table per factor: its rows and their `code`."""
         code = pl.int_range(pl.len(), dtype=pl.Int64)
         return tuple(
             pl.DataFrame(
@@ -264,12 +265,12 @@ class Product:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Travel without the caches."""
+        """Return the fields without the caches, for pickling."""
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
 
 def _are(points: pl.DataFrame, fixed: Sequence[pl.DataFrame]) -> Mask:
-    """Return which points have the values of all factors of one row, looked at in one go."""
+    """Return a mask of the points that have the values of all fixed factors."""
     if not all(map(len, fixed)):
         return np.zeros(len(points), bool)
     values = {name: one[name] for one in fixed for name in one.columns if name != CODE}
@@ -280,7 +281,7 @@ def _are(points: pl.DataFrame, fixed: Sequence[pl.DataFrame]) -> Mask:
 
 
 def _encoded(codes: pa.Array, values: pa.Array) -> pa.DictionaryArray:
-    """Return a dictionary-encoded column; a null is a missing code, as Parquet wants it."""
+    """Return a dictionary-encoded column; nulls are missing codes, as in Parquet."""
     if values.null_count:
         places = pc.cumulative_sum(pc.cast(values.is_valid(), pa.int32()))
         codes = pc.if_else(values.is_valid(), pc.subtract(places, 1), None).take(codes)

@@ -24,19 +24,19 @@ from sweeper.space.points import Batch, Index, Mask, Product, number_of
 from sweeper.space.sql import computed, names_in, parsed
 
 TABLE = 1 << 21
-"""Rows up to which a rule is tabulated over the axes it depends on; larger ones run per batch."""
+"""Largest table of a rule over the axes it depends on; larger rules are evaluated per batch."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One SQL expression over points, and the factors whose values decide it."""
+    """An SQL expression over points, and the factors that it depends on."""
 
     text: str
-    what: str  # what messages call it
-    condition: bool  # whether its values must be true or false
-    roots: tuple[int, ...]  # the factors that decide it
-    derived: Mapping[str, str]  # the derived columns it needs, in an order to compute them in
-    facts: bool  # whether it, or one of those, needs facts of the simulator
+    what: str  # name in messages
+    condition: bool  # whether values must be true or false
+    roots: tuple[int, ...]  # factors that the expression depends on
+    derived: Mapping[str, str]  # derived columns that it needs, in the order of computation
+    facts: bool  # whether facts of the simulator are needed
     tables: dict[tuple[int, ...], Any] = field(default_factory=dict, compare=False)
 
     @classmethod
@@ -49,7 +49,7 @@ class Rule:
         *,
         condition: bool = False,
     ) -> Rule:
-        """Find out what an expression depends on; `before` are the columns derived before it."""
+        """Return the rule of an expression; `before` are the columns derived earlier."""
         home = {n: i for i, f in enumerate(space.factors) for n in f.columns}
         simulator = load_simulator(space.simulator)
         facts = fields(simulator.facts) if isinstance(simulator, Describes) else ()
@@ -74,7 +74,7 @@ class Rule:
         return cls(text, what, condition, tuple(sorted(roots)), derived, needs_facts)
 
     def look_up(self, space: Product, where: Batch) -> Any:
-        """Return the value for each point: an array of truths, or a typed Arrow column."""
+        """Return the value of each point: a boolean array, or a typed Arrow column."""
         if math.prod(len(space.factors[r]) for r in self.roots) > TABLE:
             return self._evaluate(space, space.codes(where), len(where))
         table = self.on(space, self.roots)
@@ -86,7 +86,7 @@ class Rule:
         return table[position] if isinstance(table, np.ndarray) else table.take(pa.array(position))
 
     def on(self, space: Product, roots: Sequence[int]) -> Any:
-        """Return the value on every combination of the given factors, first slowest."""
+        """Return the value of every combination of the given factors, the first slowest."""
         key = tuple(roots)
         if key not in self.tables:
             sizes = [len(space.factors[r]) for r in roots]
@@ -134,22 +134,20 @@ class Rule:
         return result.fill_null(value=False).to_numpy()
 
 
-_LARGEST = 50 * TABLE
-"""Combinations that are counted one by one: a bit of memory and a nanosecond each."""
-_SAMPLE = 1 << 16
-"""Points by which a larger group is judged: a share of a tenth is known to about 1 %."""
+_LARGEST = 50 * TABLE  # largest group of factors whose combinations are all counted
+_SAMPLE = 1 << 16  # points sampled of a larger group: a share of 0.1 is known to about 1 %
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Points excluded by each constraint and no earlier constraint; `about`: sampled counts."""
+    """Number of points that each constraint removes first; `about`: the sampled numbers."""
 
     removed: Mapping[str, int]
     about: frozenset[str] = frozenset()
 
     @property
     def in_words(self) -> list[str]:
-        """A line for each constraint.
+        """One line per constraint.
 
         >>> Counts({"tp <= 4": 1200}, frozenset(["tp <= 4"])).in_words
         ['about 1,200 points excluded by constraint tp <= 4']
@@ -162,8 +160,8 @@ class Counts:
 
 
 def counts_of(space: Product, rules: Sequence[Rule]) -> Counts:
-    """Return what the constraints of a space remove, in their order."""
-    left = [(1, 1)] * len(rules)  # of each group, filed under its first rule: this many of so many
+    """Return the number of points that each constraint removes and no earlier one."""
+    left = [(1, 1)] * len(rules)  # remaining and all combinations per group
     alive, removed, about = space.size, dict.fromkeys((r.text for r in rules), 0), set[str]()
     tallies: dict[int, tuple[int, tuple[int, int]]] = {}
     for group in coupled(rules):
@@ -179,7 +177,7 @@ def counts_of(space: Product, rules: Sequence[Rule]) -> Counts:
 
 
 def coupled(rules: Sequence[Rule]) -> list[list[int]]:
-    """Return the numbers of the rules in groups: those of one group share factors."""
+    """Return the numbers of the rules in groups; rules of one group share factors."""
     groups: list[tuple[set[int], list[int]]] = []
     for i, rule in enumerate(rules):
         roots, members = set(rule.roots), [i]
@@ -194,22 +192,24 @@ def coupled(rules: Sequence[Rule]) -> list[list[int]]:
 
 
 def _tally(space: Product, rules: Sequence[Rule]) -> tuple[list[tuple[int, int]], bool]:
-    """Return the share that is left after each rule, and whether it is counted, not sampled."""
+    """Return the share that remains after each rule, and whether the share is exact."""
     if _countable(space, rules):
         return [(int(np.count_nonzero(a)), a.size) for a in _alive(space, rules)], True
     points = np.random.default_rng(0).integers(space.size, size=_SAMPLE)
     met, shares = np.ones(_SAMPLE, bool), []
     for rule in rules:
         met &= rule.look_up(space, points)
-        shares.append((max(int(np.count_nonzero(met)), 1), _SAMPLE))  # none met says not: none is
+        shares.append(
+            (max(int(np.count_nonzero(met)), 1), _SAMPLE)
+        )  # a sample cannot prove that no point remains
     return shares, False
 
 
 def drawn(space: Product, rules: Sequence[Rule], random: np.random.Generator, count: int) -> Index:
-    """Return numbers of points at random, as often one as the other, which rules allow.
+    """Return `count` uniformly random point numbers that the rules allow.
 
-    Each group of coupled factors is drawn from its allowed combinations, so that a space of which
-    hardly anything is allowed costs no more than another; a group too large for that, from all.
+    Each group of coupled factors is drawn from its allowed combinations, so that a small share of
+    allowed points costs no time. A group that is too large is drawn from all combinations.
     """
     codes = [random.integers(len(factor), size=count) for factor in space.factors]
     for group in coupled(rules):
@@ -226,7 +226,7 @@ def drawn(space: Product, rules: Sequence[Rule], random: np.random.Generator, co
 
 
 def _alive(space: Product, rules: Sequence[Rule]) -> Iterator[Mask]:
-    """Yield after each rule which combinations of the factors of all of them are left."""
+    """Yield, after each rule, a mask of the remaining combinations of all factors."""
     roots = _roots(rules)
     sizes = [len(space.factors[r]) for r in roots]
     alive = np.ones(sizes, bool)
@@ -241,7 +241,7 @@ def _roots(rules: Sequence[Rule]) -> list[int]:
 
 
 def _countable(space: Product, rules: Sequence[Rule]) -> bool:
-    """Return whether rules can be tabulated, each and together."""
+    """Return whether tables of all rules, and of the rules together, are small enough."""
     whole = math.prod(len(space.factors[r]) for r in _roots(rules))
     tables = (math.prod(len(space.factors[r]) for r in rule.roots) for rule in rules)
     return whole <= _LARGEST and max(tables) <= 8 * TABLE

@@ -1,4 +1,4 @@
-"""Where files of spaces and options are: in the user's folders, the checkout or the wheel."""
+"""Finds files of spaces and options in the user's folders, the checkout or the wheel."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from simulators.core.errors import UnknownNameError, UserError
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _SHIPPED = (_PACKAGE.parent, _PACKAGE / "_shipped")
-"""What holds `conf/` and `spaces/`: a checkout, else a wheel."""
+"""Folders that may hold `conf/` and `spaces/`: a checkout, then a wheel."""
 SCENARIOS = "scenarios"
-"""The folder among the spaces whose files name figures that they must answer."""
+"""The folder of spaces whose files name figures to reproduce."""
 
 
 def conf() -> Path:
@@ -24,17 +24,17 @@ def conf() -> Path:
 
 
 def spaces() -> dict[str, Path]:
-    """Return every space and its file, scenarios apart; a user's own hides a shipped one."""
+    """Return every space and its file, without scenarios; a user's file hides a shipped one."""
     return {name: f for name, f in _files().items() if f.parent.name != SCENARIOS}
 
 
 def scenarios() -> dict[str, Path]:
-    """Return every scenario there is and its file; a user's own hides a shipped one."""
+    """Return every scenario and its file; a user's file hides a shipped one."""
     return {name: f for name, f in _files().items() if f.parent.name == SCENARIOS}
 
 
 def sites() -> dict[str, Path]:
-    """Return every site configuration and its file; a user's own hides a shipped one."""
+    """Return every site configuration and its file; a user's file hides a shipped one."""
     return {
         file.stem: file
         for folder in _searched()
@@ -58,7 +58,7 @@ def _files() -> dict[str, Path]:
 
 
 def is_name(name: str) -> bool:
-    """Return whether results can be kept in a folder of this name: one that is there to be seen.
+    """Return whether results can be kept in a folder of this name: printable and not hidden.
 
     >>> is_name("my space"), is_name(".."), is_name("../mine"), is_name("")
     (True, False, False, False)
@@ -67,7 +67,7 @@ def is_name(name: str) -> bool:
 
 
 def check_name(name: str) -> None:
-    """Raise `UserError` for what is no name of a space."""
+    """Raise `UserError` for an impossible name of a space."""
     if not is_name(name):
         raise UserError(
             f"'{name}' is no name of a space: results are kept in a folder of that "
@@ -79,14 +79,14 @@ def find_space(name: str) -> Path:
     """Return the file of a space, by name or by path.
 
     Raises:
-        UserError: there is none, or results cannot be kept under its name.
+        UserError: there is no such file, or results cannot be kept under its name.
     """
     if name.endswith((".yaml", ".yml")):
         if not Path(name).is_file():
             raise UserError(f"space '{name}': there is no such file")
         check_name(Path(name).stem)
         return Path(name)
-    for folder in reversed(_searched()):  # without looking at all of them: there may be thousands
+    for folder in reversed(_searched()):  # without a list of all files: there may be thousands
         if is_name(name) and (found := sorted((folder / "spaces").rglob(f"{escape(name)}.yaml"))):
             return found[-1]
     raise UnknownNameError("space", name, _files(), f"To add one, write spaces/{name}.yaml")

@@ -42,7 +42,7 @@ class SpaceConfig:
 
 KEYS = tuple(SpaceConfig.__dataclass_fields__)
 _AXES = ("axes", "union", "when", "objectives")
-"""The keys that hold mappings from axes, in which axes of grouped options may be nested."""
+"""Keys with mappings from axes, in which axes of grouped options may be nested."""
 _MEANT = {
     "simulator": "the name of a simulator",
     "axes": "a mapping from names to values",
@@ -66,11 +66,11 @@ def parse_space(
 
     Args:
         written: plain values, as YAML or JSON holds them.
-        file: where they were written, for messages.
-        lines: the line of each key in that file, as far as known.
+        file: the source, for messages.
+        lines: the line of each key in the file, where it is known.
 
     Raises:
-        UserError: a key is unknown, or holds another type of value than it must.
+        UserError: a key is unknown, or its value has the wrong type.
     """
     place = f"{file}: " if file else ""
     for key in written:
@@ -92,7 +92,7 @@ def parse_space(
 
 
 def flat(written: Any) -> Any:
-    """Return a mapping with the entries of mappings inside it under dotted names; a list of each.
+    """Return a mapping, or a list of mappings, with nested entries under dotted names.
 
     >>> flat({"tp": 1, "speculation": {"method": ["eagle", "mtp"]}})
     {'tp': 1, 'speculation.method': ['eagle', 'mtp']}
@@ -111,7 +111,7 @@ def flat(written: Any) -> Any:
 
 
 def nested(axes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return axes with those of each group in a mapping of its own, as Hydra addresses them."""
+    """Return axes with one nested mapping per group, as Hydra addresses them."""
     found: dict[str, Any] = {}
     for name, value in flat(axes).items():
         *groups, option = str(name).split(".")
@@ -123,15 +123,15 @@ def nested(axes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _DEEPEST, _LARGEST, _LONGEST = 12, 1_000_000, 10_000_000
-"""Levels of a space file, values in it, and its bytes."""
+"""Largest nesting depth, number of values and number of bytes of a space file."""
 _LONGEST_SITE = 10_000
-_LONGEST_NAME = 200  # letters of a reference to another key
+_LONGEST_NAME = 200  # largest length of a reference to another key
 
 
 def read_space(file: Path, *, complete: bool = False) -> dict[str, Any]:
-    """Return what a space file says.
+    """Return the content of a space file as plain values.
 
-    `complete` adds the axes it leaves out at their defaults, so that each can be overridden.
+    `complete` adds omitted axes at their defaults, so that each axis can be overridden.
     """
     import yaml  # type: ignore[import-untyped]  # comes with omegaconf, without stubs
     from omegaconf import OmegaConf
@@ -172,7 +172,7 @@ def read_site(file: Path) -> dict[str, str]:
     """Return the overrides of a site configuration: a flat mapping.
 
     Raises:
-        UserError: it is something else, or an override of a space.
+        UserError: the file holds something else, or an override of a space.
     """
     import yaml
 
@@ -191,7 +191,7 @@ def read_site(file: Path) -> dict[str, str]:
 
 
 def _check_size(root: Any, file: Path) -> None:
-    """Raise `UserError` if a document is deep, large once its aliases are filled in, or endless."""
+    """Raise `UserError` for a document that is deep, endless, or large with expanded aliases."""
     sizes: dict[int, int] = {}
 
     def size(node: Any, depth: int) -> int:
@@ -223,7 +223,7 @@ def _check_size(root: Any, file: Path) -> None:
 
 
 def about(file: Path) -> str:
-    """Return the question a space file opens with: its first comment."""
+    """Return the question of a space file: its first comment."""
     lines = []
     for line in file.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):

@@ -31,11 +31,11 @@ _NUMBER = re.compile(
 )
 _EQUAL = re.compile(r"\b(\w+)(\s*(?:=|<>|!=)\s*)('[^']*')")
 _AMONG = re.compile(r"\b(\w+)(\s+(?:NOT\s+)?IN\s*)\(([^()]*)\)", re.IGNORECASE)
-_KINDS = {"prices": "price"}  # the folder that a column names, where it is not called like that
+_KINDS = {"prices": "price"}  # folders of columns with another name
 
 
 def spelt(text: str) -> str:
-    """Return a condition with plain numbers and with names in place of aliases.
+    """Return a condition with plain numbers, and with names in place of aliases.
 
     >>> spelt("ttft_p99_s <= 800ms AND gpu = 'H100'")
     "ttft_p99_s <= 0.8 AND gpu = 'h100_sxm'"
@@ -52,7 +52,7 @@ def _names_in(column: str, quoted: str) -> str:
 
 
 def named(kind: str, word: str) -> str:
-    """Return the name of what a word is an alias of, among things of a kind; else the word.
+    """Return the name of the catalog entry that a word is an alias of, or the word.
 
     >>> named("gpu", "h100"), named("gpu", "h100_sxm"), named("colour", "h100")
     ('h100_sxm', 'h100_sxm', 'h100')
@@ -66,7 +66,7 @@ def named(kind: str, word: str) -> str:
 
 
 def number(written: Any, unit: str) -> Any:
-    """Return what is written for a numeric axis, texts such as `10k` as numbers.
+    """Return the values of a numeric axis, with texts such as `10k` as numbers.
 
     >>> number(["800ms", 2], "s"), number("1..8", "")
     ([0.8, 2], '1..8')
@@ -92,9 +92,9 @@ WORDS = _set(
     "LIKE NOT NULL OR PRECISION REAL REGEXP RLIKE SMALLINT STRING TEXT THEN TRUE VARCHAR WHEN "
     "XOR"
 )
-"""What else stands between columns and values."""
+"""Keywords and types."""
 LONGEST, MOST, DEEPEST = 10_000, 400, 40
-"""Characters, operators and words, and brackets within brackets of one expression."""
+"""Largest number of characters, of words and operators, and depth of brackets."""
 _TOKEN = re.compile(
     r"""(?P<text>'(?:[^']|'')*') | (?P<name>"[^"]+"|`[^`]+`) | (?P<word>[^\W\d]\w*(?:\.[^\W\d]\w*)*)
     | (?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?) | (?P<blank>\s+)
@@ -103,11 +103,11 @@ _TOKEN = re.compile(
 )
 
 _DOTTED = re.compile(r"""'(?:[^']|'')*'|"[^"]*"|`[^`]*`|(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)+)""")
-"""Quoted text, which stays as it is, or the dotted name of a grouped option."""
+"""Quoted text, which is kept, or the dotted name of a grouped option."""
 
 
 def names_in(text: str, what: str) -> tuple[str, ...]:
-    """Return the columns named in an SQL expression; messages call the expression `what`."""
+    """Return the columns of an SQL expression; `what` is its name in messages."""
     return tuple(dict.fromkeys(parsed(text, what).meta.root_names()))
 
 
@@ -144,7 +144,7 @@ of single values...
 
 
 def condition(where: str, schema: Mapping[str, pl.DataType]) -> pl.Expr:
-    """Return an SQL condition over columns of these types as an expression of true and false."""
+    """Return an SQL condition over columns of these types as a boolean expression."""
     what = f"where '{where}'"
     check_columns(names_in(where, what), list(schema), shown(what))
     expression = parsed(where, what)
@@ -157,7 +157,7 @@ def condition(where: str, schema: Mapping[str, pl.DataType]) -> pl.Expr:
 
 @contextmanager
 def computed(what: str) -> Iterator[None]:
-    """Convert errors of an expression's evaluation to UserError."""
+    """Convert errors in the evaluation of an expression to UserError."""
     try:
         yield
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
@@ -165,7 +165,7 @@ def computed(what: str) -> Iterator[None]:
 
 
 def shown(what: str, longest: int = 120) -> str:
-    """Return words that fit a message.
+    """Return a text, shortened for a message.
 
     >>> shown("where 'a > 1 OR a > 2'", 12)
     "where 'a > 1 ..."
@@ -174,7 +174,7 @@ def shown(what: str, longest: int = 120) -> str:
 
 
 def at_most(text: str) -> dict[str, float]:
-    """Return which columns must not exceed which numbers where a condition holds, as far as clear.
+    """Return the upper limits of columns that a conjunction of comparisons sets.
 
     >>> at_most("ttft_p99_s <= 800ms AND NOT saturated AND tp > 1")
     {'ttft_p99_s': 0.8}
@@ -192,7 +192,7 @@ def at_most(text: str) -> dict[str, float]:
 
 
 def excess(where: str, rows: pl.DataFrame) -> NDArray[np.float64]:
-    """Return by what power of e each row is beyond the limits that a condition sets, summed.
+    """Return the summed logarithm of the factors by which each row exceeds the limits.
 
     >>> times = pl.DataFrame({"ttft_p99_s": [0.5, math.e, None]})
     >>> excess("ttft_p99_s <= 1", times).round(6).tolist()
@@ -207,7 +207,7 @@ def excess(where: str, rows: pl.DataFrame) -> NDArray[np.float64]:
 
 
 def joined(*conditions: str | None) -> str | None:
-    """Return the condition that all of these hold; None if there is none.
+    """Return the conjunction of conditions; None without a condition.
 
     >>> joined("tp > 1", None), joined("tp > 1", "pp = 1 OR tp = 2")
     ('tp > 1', '(tp > 1) AND (pp = 1 OR tp = 2)')
@@ -217,14 +217,14 @@ def joined(*conditions: str | None) -> str | None:
 
 
 def check_columns(names: Sequence[str], known: Sequence[str], what: str) -> None:
-    """Raise `UserError` for the first name that is no column, with the nearest that is."""
+    """Raise `UserError` for the first unknown column, with the nearest known name."""
     for name in names:
         if name not in known:
             raise unknown(f"{what}: there is no column '{name}'", name, known)
 
 
 def _strange_words(text: str, what: str) -> list[str]:
-    """Return the words of an expression that must be columns; refuse what is not allowed."""
+    """Return the words of an expression that must be columns. Raises for unknown functions."""
     if len(text) > LONGEST:
         raise UserError(f"{shown(what)} is longer than {LONGEST:,} characters")
     tokens = list(_tokens(text, what))
@@ -268,5 +268,5 @@ def _tokens(text: str, what: str) -> Iterator[tuple[str, str]]:
 
 
 def _said(error: BaseException) -> str:
-    """Return the first line of what polars says."""
+    """Return the first line of a message of polars."""
     return shown((str(error).splitlines() or [""])[0], 200)
