@@ -201,7 +201,7 @@ def validated(simulator: Simulator, points: int, results: Any) -> pa.RecordBatch
     if wrong is not None:
         raise UserError(
             f"the simulator '{simulator.name}' {wrong}\n"
-            "Nothing of this batch was stored; `check_simulator` of tests/contracts.py tests all rules"
+            "Nothing of this batch was stored; check_simulator of tests/contracts.py says more"
         )
     batch: pa.RecordBatch = results
     return batch
