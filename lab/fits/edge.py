@@ -19,7 +19,7 @@ from lab.fits.driver import Calibration, chosen, declared
 from lab.tables.edge import SPLITS, Latencies, family, latencies, table_of
 from planning.calibrate.edge import Prior, adapt
 from simulators.core.jit import Floats, Ints
-from simulators.edge.device import Weights, with_level
+from simulators.edge.simulator import Weights, with_level
 
 
 def learn(

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from lab.tables.rows import Floats, Record, read_records
 from simulators.core.folder import read_toml
-from simulators.edge.device import features
+from simulators.edge.simulator import features
 
 SPLITS = {
     space: Record(split)

@@ -22,7 +22,7 @@ from simulators.core.calibration import read_calibration
 from simulators.core.errors import UserError
 from simulators.core.folder import once
 from simulators.core.jit import Floats, Ints
-from simulators.edge.device import (
+from simulators.edge.simulator import (
     DEVICE_FORMAT,
     SUFFIX,
     Weights,

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 from lab.fits.edge import learn, learn_programs, one_hot
 from planning.calibrate.edge import adapt, prior, text_of
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.edge.device import cell_operations, cell_text, device, features
+from simulators.edge.simulator import cell_operations, cell_text, device, features
 
 FILES = Path(__file__).parent / "files"
 STORED = FILES / "pi_of_format_1.json"

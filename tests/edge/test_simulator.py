@@ -11,8 +11,7 @@ import pytest
 from planning.calibrate.edge import text_of
 from simulators.core.columns import batch_of
 from simulators.core.errors import UserError
-from simulators.edge.device import cell_text, device
-from simulators.edge.simulator import SIMULATOR, EdgePoint
+from simulators.edge.simulator import SIMULATOR, EdgePoint, cell_text, device
 
 
 def test_cell_notations_are_equivalent() -> None:

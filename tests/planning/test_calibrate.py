@@ -29,7 +29,7 @@ from planning.measure.shapes import calls_of
 from simulators.catalog.gpu import load_gpu
 from simulators.composition.replica import load_runtime
 from simulators.core.errors import UserError
-from simulators.edge.device import CELL_OPERATIONS, cell_text, device, features
+from simulators.edge.simulator import CELL_OPERATIONS, cell_text, device, features
 from simulators.kernels.levels import profile_of
 from simulators.kernels.price import call_seconds
 from simulators.serving.measured_deployments import measured_deployment, point_of

@@ -34,16 +34,8 @@ belong to either:
     padded  = as above + tile KVd + tile step Rd
     t       = start + ((compute^4 + (tail block)^4) + memory^4)^(1/4)
 
-vLLM's unified Triton kernel runs attention with sinks before Hopper, because FlashAttention 2 does
-not support sinks (gpt-oss, `kernel_unified_attention_2d`). A block holds 16 rows: the query heads
-that share a key head, of as many neighbouring queries as fit. It reads 32 keys per step:
-
-    step  = number_clocks width rows / 16          width: head size, rounded up to a power of two
-    block = (block_clocks / number_clocks + keys / 32 + 1/2) step
-    t     = start + blocks block / (SMs clock)
-
-Rows are too few for tensor cores to matter: five GPUs of two instruction sets take the same clocks
-within a twelfth, so the fit transfers to other GPUs. Decodes with sinks are bound by memory.
+vLLM's unified Triton kernel runs attention with sinks before Hopper. Its equations are in
+`docs/explanation/kernels.md`, "Unified attention with sinks".
 """
 
 from __future__ import annotations

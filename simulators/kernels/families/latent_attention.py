@@ -1,62 +1,10 @@
 """Latent attention on GPUs whose tensor cores are fed from registers (mma.sync).
 
-Decode in C++ libraries: one kernel on all such GPUs. Two blocks share a tile of 64 query heads;
-each scores the 576 numbers of a key and sums half of its 512 values, and a block reads all keys of
-its request. So the pace of a single block decides, in clocks per key: its products at the tensor
-cores' rate, plus the wait for loads and exponentials. Blocks beyond one per SM run in waves, half
-of which overlap with the wave before (`W` waves, `k` keys of a request):
-
-    t = start + [start_clocks + k (products + key_clocks)
-                 + (W - 1) (wave_clocks + k (products + gap_clocks))] / clock
-
-as a 4-norm with the memory time at full bandwidth. Constants fitted to an A100 predict an RTX PRO
-6000 and vice versa: the GPUs differ in data-sheet values only (clock, SMs and their rate).
-
-All 128 heads on 8-bit keys have a separate kernel on workstation Blackwell (TensorRT-LLM,
-`cpp/kernels/xqa/mla_sm120.cu`): clusters of four SMs, of which two score alternate tiles of keys
-and two sum half of the values each. Keys pass as fast as two SMs score them, one request per
-cluster. This kernel has no fit; its launch time is that of the kernel above.
-
-Prefill in C++ libraries: the warps that multiply also compute the exponentials, so a scored pair
-costs both (`P` padded pairs, as in `attention.py`, of `heads` each):
-
-    pair    = 2 (192 + 128) / (compute peak) + exponentials / (16 per clock and SM)
-    compute = heads P pair
-    block   = 2 tile KV/R pair SMs
-    t       = copies + start + ((compute + tail block)^4 + memory^4)^(1/4)
-
-With 8-bit keys TensorRT-LLM multiplies in 8 bits on GPUs with such a rate. A kernel before it
-quantizes queries, keys and values: 16 bits read and 8 bits written for 192 + 192 + 128 numbers per
-head, at memory bandwidth unless L2 holds them.
-
-Decode in Triton (SGLang, and vLLM's `triton_decode_attention.py`): a block of 16 query heads scores
-32 keys per step; a second kernel adds up the splits of a request one after another. vLLM makes four
-splits. SGLang distributes `SMs log2(keys / 64)` blocks of whole tiles of 32 keys
-(`get_num_kv_splits_triton`), so fewer splits have keys; blocks of other splits end at once. Before
-pull request 20479 of 2026 SGLang made at most 8 splits (`triton_attention_num_kv_splits`):
-
-    block = block_clocks + heads head_clocks + keys / splits (products + key_clocks + loads)
-    t     = start + (((W block + W' step + splits step) / clock)^4 + memory^4)^(1/4)
-
-`W` are whole waves of blocks with keys, `W'` blocks without keys per SM; `step` is an L2 hit with
-its arithmetic. The next tile is loaded beside the products if two tiles fit an SM's memory, else
-after them (`loads`). Memory moves the cache, and each split's sums in fp32 twice. A single head has
-no tile: cores multiply, and small blocks share an SM.
-
-Prefill in Triton (SGLang, `extend_attention.py`): a block reads all keys before its 32 queries of
-one head. Keys stay compressed, 576 numbers to score and 512 to sum, so a pair costs over three
-times the FLOPs of other libraries. Eight warps split a step's 32 keys, or 64 if an SM's memory
-holds them, and then the summed columns; with fewer keys some warps score the same keys:
-
-    step  = products / (tensor cores) + keys and values / (L2) + operands / (shared memory)
-            + a wait at each product: loads, barriers and exponentials
-    block = block_clocks + steps step
-    t     = start + (((blocks block / SMs + half the longest block) / clock)^4 + memory^4)^(1/4)
-
-Every warp reads all queries of the tile again at every step. The longest blocks come last, so half
-of one remains at the end; blocks of prompts within one tile run in waves. Memory moves queries and
-results once, and keys again after L2 misses. Ordinary heads of 512 numbers run in tiles of the same
-height, for which Hopper has no warp groups either; their measurements predict latents elsewhere.
+C++ libraries have one decode kernel: a tile of 64 query heads is the work of two blocks, which read
+all keys of a request; blocks beyond one per SM run in waves. Their prefill warps multiply and
+compute exponentials. Triton kernels (SGLang, vLLM) have blocks of 16 query heads in decode, with
+splits of a request, and of 32 queries of one head in prefill. Equations and sources:
+`docs/explanation/kernels.md`, "Latent attention".
 """
 
 from __future__ import annotations
