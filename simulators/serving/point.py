@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from simulators.catalog.engine import reference_engine, resolve_runtime
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
 from simulators.composition.replica import EFFECTS, FRAMEWORKS, NOTHING
 from simulators.core.contract import choice, fields_of, group
-from simulators.workload.llm.parallelism import BACKENDS, GATHERED
+from simulators.workload.llm.parallelism import BACKENDS
 from simulators.workload.llm.transformer import ALL, TARGETS
 from simulators.workload.precision import number_bytes, precision
 
@@ -41,14 +43,20 @@ built = functools.partial(choice, part="deployment")
 asked = functools.partial(choice, part="demand", given=True)
 
 
+def one_of(
+    doc: str, known: Sequence[str], *, declare: Callable[..., Any] = built, **options: Any
+) -> Any:
+    """Declare a field with a list of known values, the first of which is the default."""
+    return declare(doc, known=known, default=known[0], **options)
+
+
 @dataclass(frozen=True)
 class SpeculationConfig:
     """Speculative decoding."""
 
-    method: str = built(
+    method: str = one_of(
         "speculative decoding: ngram, draft (draft_model), medusa, eagle, eagle3, mtp or nothing",
-        known=SPECULATIONS,
-        default=NOTHING,
+        SPECULATIONS,
     )
     draft_model: str = built("draft model of method draft", names="model", default=NOTHING)
     num_draft_tokens: int = built(
@@ -88,18 +96,18 @@ class CacheConfig:
         at_least=0.0,
         default=0.0,
     )
-    preemption: str = choice(
+    preemption: str = one_of(
         "preemption by recompute, swap (to the host) or cached (recompute overwritten blocks only)",
-        known=PREEMPTIONS,
-        default=RECOMPUTE,
+        PREEMPTIONS,
+        declare=choice,
     )
     swap_bytes: float = choice(
         "memory per GPU for swapped requests", unit="B", at_least=0.0, default=4e9
     )
-    offload_to: str = choice(
+    offload_to: str = one_of(
         "target of swapped requests and evicted prefixes: host, peer (another GPU), ssd (prefixes)",
-        known=OFFLOADS,
-        default=HOST,
+        OFFLOADS,
+        declare=choice,
     )
 
 
@@ -116,11 +124,10 @@ class PoolsConfig:
     decode_gpu: str = built(
         "GPU of decode replicas; nothing: the same", names="gpu", default=NOTHING
     )
-    kv_link: str = built(
+    kv_link: str = one_of(
         "link of KV transfers: nvlink (within a node), rdma, ethernet, infinite, or auto "
         "(NVLink within a node, else RDMA)",
-        known=LINKS,
-        default=AUTO,
+        LINKS,
     )
     kv_link_bytes_per_s: float | None = built(
         "rate of that link per GPU; null: the measured share of its data sheet",
@@ -128,10 +135,8 @@ class PoolsConfig:
         above=0.0,
         default=None,
     )
-    kv_transfer: str = built(
-        "KV transfer: serial (after the prefill) or by_layer (during it)",
-        known=TRANSFERS,
-        default=SERIAL,
+    kv_transfer: str = one_of(
+        "KV transfer: serial (after the prefill) or by_layer (during it)", TRANSFERS
     )
 
 
@@ -139,10 +144,8 @@ class PoolsConfig:
 class MoeConfig:
     """Mixture of experts: dispatch, redundant experts, routing."""
 
-    backend: str = built(
-        f"how tokens get to experts on other GPUs, of attention_dp: {', '.join(BACKENDS)}",
-        known=BACKENDS,
-        default=GATHERED,
+    backend: str = one_of(
+        f"how tokens get to experts on other GPUs, of attention_dp: {', '.join(BACKENDS)}", BACKENDS
     )
     redundant_experts: int = built(
         "expert copies per layer, for balanced ranks", at_least=0, default=0
@@ -186,9 +189,7 @@ class SchedulingConfig:
 class ArrivalsConfig:
     """Arrival process."""
 
-    process: str = asked(
-        f"gaps between arrivals: {', '.join(ARRIVALS)}", known=ARRIVALS, default=POISSON
-    )
+    process: str = one_of(f"gaps between arrivals: {', '.join(ARRIVALS)}", ARRIVALS, declare=asked)
     clients: int = asked("clients of a closed loop", at_least=1, default=64)
     burst_ratio: float = asked("mmpp: rate in bursts over the rate between", above=0.0, default=4.0)
     burst_s: float = asked("mmpp: mean length of a burst", unit="s", above=0.0, default=10.0)
@@ -211,11 +212,11 @@ class LengthsConfig:
         below=1.0,
         default=0.0,
     )
-    shape: str = asked(
+    shape: str = one_of(
         "distribution of fixed lengths: evenly (by spread), as_workload (scaled to these "
         "means) or bench_serving (as that client draws them)",
-        known=SHAPES,
-        default=EVENLY,
+        SHAPES,
+        declare=asked,
     )
     max_output_tokens: int = asked("limit of the output; 0: none", at_least=0, default=0)
 
@@ -245,8 +246,8 @@ class ClientConfig:
         at_least=0.0,
         default=0.0,
     )
-    frontend: str = choice(
-        "API server: auto (that of the runtime's framework) or none", known=FRONTENDS, default=AUTO
+    frontend: str = one_of(
+        "API server: auto (that of the runtime's framework) or none", FRONTENDS, declare=choice
     )
     frontend_s: float = choice(
         "additional latency before the engine", unit="s", at_least=0.0, default=0.0
@@ -263,11 +264,11 @@ class MeasurementConfig:
     warmup: int = choice(
         "first requests that latencies leave out", at_least=0, default=0, given=True
     )
-    window: str = choice(
+    window: str = one_of(
         "window of rates and costs: steady (without ramp and drain) or whole (as benchmark "
         "clients count)",
-        known=WINDOWS,
-        default=STEADY,
+        WINDOWS,
+        declare=choice,
     )
 
 
@@ -298,10 +299,9 @@ class LoraConfig:
         "adapted layers: attention projections, or all linear layers", known=TARGETS, default=ALL
     )
     zipf: float = built("adapter popularity: exponent of Zipf's law", at_least=0.0, default=0.0)
-    kernels: str = built(
+    kernels: str = one_of(
         "adapter kernels: grouped by adapter (SGMV) or by_token in decodes (BGMV, S-LoRA)",
-        known=ADAPTER_KERNELS,
-        default=GROUPED,
+        ADAPTER_KERNELS,
     )
     slots: int = built(
         "adapters kept on a GPU; 0: those of a full batch (by_token: their mean)",
@@ -321,10 +321,9 @@ class ColocationConfig:
         above=0.0,
         default=None,
     )
-    sharing: str = built(
+    sharing: str = one_of(
         "GPU sharing: time_slice, mps (shares of the SMs) or mig (a slice with its own memory)",
-        known=SHARINGS,
-        default=TIME_SLICE,
+        SHARINGS,
     )
     sm_share: float = built("mps: SM share of the model", above=0.0, at_most=1.0, default=1.0)
     other_sm_share: float = built(
@@ -334,15 +333,10 @@ class ColocationConfig:
         default=0.0,
     )
     mig_slice: str = built("mig: profile, such as 3g; empty: the whole GPU", default="")
-    kv_pool: str = built(
-        "KV memory of co-located models: split evenly, or one shared pool",
-        known=POOLS,
-        default=SPLIT,
-    )
-    interference: str = built(
+    kv_pool: str = one_of("KV memory of co-located models: split evenly, or one shared pool", POOLS)
+    interference: str = one_of(
         "load of the other models: expected, lower bound (idle) or upper bound (always busy)",
-        known=INTERFERENCES,
-        default=EXPECTED,
+        INTERFERENCES,
     )
     time_share: float = built("share of a GPU's time", above=0.0, at_most=1.0, default=1.0)
     power_share: float = built("share of a GPU's idle power", above=0.0, at_most=1.0, default=1.0)
@@ -429,10 +423,8 @@ class ServingPoint:
     output_tokens: int = asked("output tokens; 0: the workload's", at_least=0, default=0)
     requests: int = asked("simulated requests; 0: all of a trace", at_least=0, default=500)
     seed: int = asked("seed of arrivals and lengths", at_least=0, default=0)
-    sampling: str = built(
-        "sampling: likeliest, or nucleus (top_p), for which engines sort the vocabulary",
-        known=SAMPLINGS,
-        default=LIKELIEST,
+    sampling: str = one_of(
+        "sampling: likeliest, or nucleus (top_p), for which engines sort the vocabulary", SAMPLINGS
     )
     iteration_table: str = choice(
         "file of measured operator times; empty: priced by composition", default="", given=True
@@ -469,10 +461,10 @@ class ServingPoint:
     usd_per_gpu_hour: float | None = built(
         "overrides the price list", unit="$", default=None, given=True
     )
-    fidelity: str = choice(
+    fidelity: str = one_of(
         f"how it is answered: {' or '.join(FIDELITIES)} (a steady state, without percentiles)",
-        known=FIDELITIES,
-        default=EVENT,
+        FIDELITIES,
+        declare=choice,
         given=True,
     )
     sm_scale: float = built("what-if: SMs, relative", above=0.0, default=1.0)

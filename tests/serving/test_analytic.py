@@ -288,7 +288,7 @@ def engine(rate: float, seats: float) -> Station:
         stages=one,
         checked=one,
         decodes=one,
-        seats=seats * one,
+        max_batch_size=seats * one,
         chunked=np.zeros(1, bool),
         tokens=one,
         rate=rate * one,

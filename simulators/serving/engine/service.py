@@ -115,7 +115,7 @@ def initial_state(
         own[:, at.PREFILL_REPLICAS] = replicas
         own[0, at.RESERVES_OUTPUT] = 0
         replicas += decoders.replicas * allowed.ranks
-    stages, seats = allowed.stages, max(pool.max_num_seqs for pool in pools) + 1
+    stages, capacity = allowed.stages, max(pool.max_num_seqs for pool in pools) + 1
     routable = entry_replicas if asked.routable is None else asked.routable * allowed.ranks
     request, times, served_s = _initial_requests(asked, routable, is_pooled=decoders is not None)
     listed = request[:, at.REPLICA] != at.NOT_RELEASED
@@ -143,9 +143,9 @@ def initial_state(
         load=np.zeros((at.LOAD_ROWS, replicas), np.int64),
         waiting=np.empty((replicas, ring), np.int64),
         waiting_kv=np.empty((replicas, ring if decoders else 1), np.int64),
-        running=np.empty((replicas, seats), np.int64),
-        batch=np.empty((slots, seats), np.int64),
-        tokens=np.empty((slots, seats), np.int64),
+        running=np.empty((replicas, capacity), np.int64),
+        batch=np.empty((slots, capacity), np.int64),
+        tokens=np.empty((slots, capacity), np.int64),
         sizes=np.zeros(slots, np.int64),
         rounds=np.zeros((slots, at.ROUND_COLUMNS), np.int64),
         timing=np.zeros((slots, at.TIMING_COLUMNS)),

@@ -1,7 +1,7 @@
 """Lower bounds on analytic metrics over a box of designs: interval arithmetic over the cycle.
 
-In a box only the seats and the tokens of an iteration vary. A step with less work takes no longer,
-so each step is priced at the least work of any design in the box. With `n` seats, `R` rounds of
+In a box only the batch size and the tokens of an iteration vary. A step with less work takes no longer,
+so each step is priced at the least work of any design in the box. With batch size `n`, `R` rounds of
 which `C` are calm, and a decode and a prompt iteration of `d <= p` seconds,
 
     cost   ~ pace / n             pace = C d + (R - C) p = R d + (R - C) (p - d)
@@ -12,9 +12,9 @@ where each factor takes the end of its interval that minimises the product (Moor
 Analysis", 1966). `others` are iterations of whole prompts that neither a request nor its backlog
 needs, `stretched = needed - C` the decodes that share one with chunks. The monotone parts are
 
-    whole prompts    prompts of an iteration rise with seats and tokens
+    whole prompts    prompts of an iteration rise with batch size and tokens
     chunks           decodes beside them rise with both; chunks of a prompt fall with tokens
-    both             rounds rise with seats and fall with tokens
+    both             rounds rise with batch size and fall with tokens
 
 In an open loop, latencies are bounded by a request alone on a replica, and throughput by the
 arrival rate. Closed loops and speculative decoding are not bounded.
@@ -76,7 +76,7 @@ class Range:
 class Terms:
     """Lower bounds of the counts in the equations, per box."""
 
-    rounds_per_seat: Floats
+    rounds_per_request: Floats
     mixed_share: Floats  # share of the rounds in which a batch in flight has a prompt
     chunks: Floats
     backlog: Floats
@@ -149,16 +149,18 @@ class _Box:
         self.place[some] = np.arange(some.size)
         self.station, self.lengths = best.station, best.lengths
         self.open = ~np.isnan(best.station.rate)
-        first = np.where(self.open, 1.0, np.maximum(best.station.seats, 1.0))
-        self.seats = Range(first, np.maximum(most.station.seats, first))
+        first = np.where(self.open, 1.0, np.maximum(best.station.max_batch_size, 1.0))
+        self.batch_sizes = Range(first, np.maximum(most.station.max_batch_size, first))
         self.tokens = Range(best.station.tokens, most.station.tokens)
-        one = (self.seats.low == self.seats.high) & (self.tokens.low == self.tokens.high)
+        one = (self.batch_sizes.low == self.batch_sizes.high) & (
+            self.tokens.low == self.tokens.high
+        )
         self.collective_dips = np.where(one, 0.0, self._collective_dips())
         self.margin = 1.0 - ROUNDING - self.collective_dips
 
     def _collective_dips(self) -> Floats:
         """Return the largest relative decrease of a step's time with more work, per box."""
-        found = np.zeros(self.seats.low.size)
+        found = np.zeros(self.batch_sizes.low.size)
         for family in self.families:
             for pipeline in family.pipelines:
                 where = self.place[pipeline.rows]
@@ -183,7 +185,7 @@ class _Box:
         tpot_s = needed * decode_s + np.where(self.open, 0.0, shared_s)
         tpot_s = np.where(self.open & ~station.chunked, 0.0, station.stages * tpot_s / later)
         tpot_s = np.where(lengths.output > 1.0, tpot_s, np.inf)
-        pace_s = terms.rounds_per_seat * (decode_s + terms.mixed_share * longer_s)
+        pace_s = terms.rounds_per_request * (decode_s + terms.mixed_share * longer_s)
         per_s = design.replicas * np.where(self.open, station.rate, 1.0 / pace_s)
         size = design.gpus * design.replicas
         usd = usd_per_mtok(design.usd_per_gpu_hour, size, per_s * lengths.output)
@@ -213,7 +215,7 @@ class _Box:
 
     def _prices(self, asked: Iterations) -> Prices:
         """Return the prices of the steps of each box."""
-        prices = empty_prices(self.seats.low.size)
+        prices = empty_prices(self.batch_sizes.low.size)
         for family in self.families:
             members, replica = [], None
             for pipeline in family.pipelines:
@@ -228,18 +230,18 @@ class _Box:
 
 def _whole(box: _Box) -> tuple[Terms, Iterations]:
     """Return the cycle of boxes that prefill whole prompts before decodes."""
-    lengths, needed, seats = box.lengths, box.station.decodes, box.seats
+    lengths, needed, batch_sizes = box.lengths, box.station.decodes, box.batch_sizes
     most = _each(lambda t: np.maximum(1.0, np.floor(t / lengths.prompt)), box.tokens)
     decodes_per_request = np.maximum(needed, 1.0)
-    freed = _each(lambda n: np.where(needed > 0.0, n / decodes_per_request, n), seats)
+    freed = _each(lambda n: np.where(needed > 0.0, n / decodes_per_request, n), batch_sizes)
     prompts = Range(
         *(
             np.clip(np.rint(f), 1.0, np.minimum(m, np.maximum(1.0, np.floor(n))))
-            for f, m, n in _ends(freed, most, seats)
+            for f, m, n in _ends(freed, most, batch_sizes)
         )
     )
-    arriving_together = Range(*(1.0 + f * (1.0 - 1.0 / n) for f, n in _ends(freed, seats)))
-    prefill_iterations = Range(seats.low / prompts.high, seats.high / prompts.low)
+    arriving_together = Range(*(1.0 + f * (1.0 - 1.0 / n) for f, n in _ends(freed, batch_sizes)))
+    prefill_iterations = Range(batch_sizes.low / prompts.high, batch_sizes.high / prompts.low)
     backlog = Range(
         _backlog(
             needed,
@@ -257,7 +259,7 @@ def _whole(box: _Box) -> tuple[Terms, Iterations]:
         ),
     )
     terms = Terms(
-        rounds_per_seat=needed / seats.high + 1.0 / prompts.high,
+        rounds_per_request=needed / batch_sizes.high + 1.0 / prompts.high,
         mixed_share=1.0 - power(needed / (needed + prefill_iterations.low), box.station.stages),
         chunks=np.ones(needed.size),
         backlog=backlog.low,
@@ -265,7 +267,9 @@ def _whole(box: _Box) -> tuple[Terms, Iterations]:
         stretched=np.zeros(needed.size),
     )
     tokens = prompts.low * lengths.prompt
-    return terms, box.step(seats.low, np.zeros(needed.size), prompts.low, tokens, box.design.kind)
+    return terms, box.step(
+        batch_sizes.low, np.zeros(needed.size), prompts.low, tokens, box.design.kind
+    )
 
 
 def _backlog(
@@ -275,7 +279,7 @@ def _backlog(
     prompts: Floats,
     prefill_iterations: Floats,
 ) -> Floats:
-    """Return the iterations that a seated prompt waits for its prefill."""
+    """Return the iterations that an admitted prompt waits for its prefill."""
     before = np.where(halved, EXPECTED_SHARE_BEFORE, 1.0)
     ahead = np.where(
         needed > 0.0, before * (arriving_together / prompts - 1.0), prefill_iterations - 1.0
@@ -285,21 +289,26 @@ def _backlog(
 
 def _chunked(box: _Box) -> tuple[Terms, Iterations]:
     """Return the cycle of boxes with chunked prefill beside decodes."""
-    lengths, needed, seats, most = box.lengths, box.station.decodes, box.seats, box.tokens
+    lengths, needed, batch_sizes, most = (
+        box.lengths,
+        box.station.decodes,
+        box.batch_sizes,
+        box.tokens,
+    )
     need, prompt = lengths.prompt + needed, lengths.prompt
 
     def chunks_of(n: Floats, t: Floats) -> Floats:
         decoding = np.minimum(np.minimum(n, t * needed / need), t - 1.0)
         return np.ceil(prompt / (t - decoding))
 
-    chunks = Range(chunks_of(seats.low, most.high), chunks_of(seats.high, most.low))
+    chunks = Range(chunks_of(batch_sizes.low, most.high), chunks_of(batch_sizes.high, most.low))
     rounds = Range(
-        np.maximum(needed + chunks.low, seats.low * need / most.high),
-        np.maximum(needed + chunks.high, seats.high * need / most.low),
+        np.maximum(needed + chunks.low, batch_sizes.low * need / most.high),
+        np.maximum(needed + chunks.high, batch_sizes.high * need / most.low),
     )
     served = Range(  # requests of a round
-        np.minimum(seats.low / (needed + chunks.high), most.low / need),
-        np.minimum(seats.high / (needed + chunks.low), most.high / need),
+        np.minimum(batch_sizes.low / (needed + chunks.high), most.low / need),
+        np.minimum(batch_sizes.high / (needed + chunks.low), most.high / need),
     )
     decodes = _each(lambda each: each * needed, served)
     tokens = Range(
@@ -309,14 +318,14 @@ def _chunked(box: _Box) -> tuple[Terms, Iterations]:
     mixed = np.minimum(1.0, served.low * prompt / tokens.high)
     calm = power(1.0 - mixed, box.station.stages)
     terms = Terms(
-        rounds_per_seat=1.0 / served.high,
+        rounds_per_request=1.0 / served.high,
         mixed_share=1.0 - calm,
         chunks=chunks.low,
-        backlog=np.maximum(0.0, seats.low * need / most.high - needed - chunks.high),
+        backlog=np.maximum(0.0, batch_sizes.low * need / most.high - needed - chunks.high),
         others=np.zeros(needed.size),
         stretched=np.maximum(0.0, needed - rounds.high * calm),
     )
-    beside = decodes.low * (seats.low - 1.0) / seats.low
+    beside = decodes.low * (batch_sizes.low - 1.0) / batch_sizes.low
     prompts = np.maximum(1.0, tokens.low * chunks.low / prompt)
     alone = np.arange(needed.size)
     return terms, box.step(np.maximum(decodes.low, 1.0), beside, prompts, tokens.low, alone)

@@ -55,7 +55,7 @@ class Station:
     stages: Floats
     checked: Floats  # tokens per decode: one and its draft tokens
     decodes: Floats  # decode iterations per request; with drafts, fewer than output tokens
-    seats: Floats  # maximum of running requests per batch in flight
+    max_batch_size: Floats  # maximum of running requests per batch in flight
     chunked: NDArray[np.bool_]
     tokens: Floats  # token limit of an iteration with prompts
     rate: Floats  # arrivals per second and replica; NaN: closed loop
@@ -287,16 +287,16 @@ def design_of(
     gap_scv = mapped(batch, "arrivals.process", lambda name: GAP_SCV.get(name, 1.0))
     rate = np.where(closed, np.nan, column["qps"] * lengths.fitting / column["replicas"])
     clients = np.where(closed, column["arrivals.clients"] / column["replicas"], np.inf)
-    seats = np.floor(column["max_batch"] / column["pp"])
+    max_batch_size = np.floor(column["max_batch"] / column["pp"])
     chosen = np.isnan(rate) & ~closed
-    verdicts.add((fit < 1.0) | (chosen & (fit < seats)), "kv_exceeds_hbm")
+    verdicts.add((fit < 1.0) | (chosen & (fit < max_batch_size)), "kv_exceeds_hbm")
     usd = column["usd_per_gpu_hour"]
     return SteadyDesign(
         station=Station(
             stages=column["pp"],
             checked=shared.checked,
             decodes=_decodes(lengths, shared),
-            seats=np.minimum(seats, fit),
+            max_batch_size=np.minimum(max_batch_size, fit),
             chunked=chunked,
             tokens=np.where(chunked, column["chunk_size"], column["scheduling.max_batch_tokens"]),
             rate=rate,

@@ -1,24 +1,24 @@
 """Steady state of one replica: cycle of iterations, and mean queue.
 
-Cycle. Each of `pp` batches in flight has `seats` running requests of `P` prompt and `D` output
+Cycle. Each of `pp` batches in flight has `b` running requests of `P` prompt and `D` output
 tokens. A request needs its prompt processed, which brings the first token, and `D - 1` decodes. In
 one cycle every slot of a batch serves one request, and the slowest stage works
 
-    cycle = decodes_n * decode_s + prompts_n * prompt_s         requests/s = seats / cycle
+    cycle = decodes_n * decode_s + prompts_n * prompt_s         requests/s = b / cycle
 
 In a pipeline all batches in flight pass all stages in one round, and a round lasts as if all were
 like its longest batch: behind a batch with prompts the others wait at one stage and leave bubbles
 at the rest. A round without prompts has the share `(decodes_n / (decodes_n + prompts_n)) ** pp`.
 
 Whole prompts first (Kwon et al., 2023): a cycle has `D - 1` decode iterations of all running
-requests, and between two of them the prompts of the `seats / (D - 1)` requests that took a free
+requests, and between two of them the prompts of the `b / (D - 1)` requests that took a free
 slot, as many together as the batch's tokens allow. Chunked prefill (Agrawal et al., 2024): an
 iteration holds at most `C` tokens, decodes first. A cycle has `N` iterations,
 
-    N = max(D - 1 + ceil(P / (C - decodes)), seats (P + D - 1) / C)
+    N = max(D - 1 + ceil(P / (C - decodes)), b (P + D - 1) / C)
 
 either as many as one request needs, or as many as it takes to pass all tokens through full
-iterations; `seats (D - 1) / N` requests decode at a time (Little), and as many iterations hold a
+iterations; `b (D - 1) / N` requests decode at a time (Little), and as many iterations hold a
 chunk as the prompts of a cycle fill. With speculative decoding a request needs fewer decodes than
 `D - 1`, each of `checked` tokens.
 
@@ -26,13 +26,14 @@ Queue. A replica with `n` running requests completes `X(n)` per second, all of t
 pace. That is processor sharing with state-dependent rates, in which for Poisson arrivals of rate
 `r` the number of requests is distributed as
 
-    p(n) ~ product over k = 1 .. n of r / X(min(k, seats))
+    p(n) ~ product over k = 1 .. n of r / X(min(k, m))
 
-for any distribution of lengths (Cohen, "The multiple phase service network with generalized
-processor sharing", 1979; with limited concurrency Zhang and Zwart, 2008). Little's law converts
-numbers to times. The wait for a slot is scaled by the variation of gaps and lengths, as in a GI/G/m
-queue (Allen and Cunneen). Prompts wait as in an M/G/1 queue whose server takes a vacation of one
-decode iteration whenever no prompt is left (Doshi, "Queueing systems with vacations", 1986).
+with at most `m` running requests, for any distribution of lengths (Cohen, "The multiple phase
+service network with generalized processor sharing", 1979; with limited concurrency Zhang and Zwart,
+2008). Little's law converts numbers to times. The wait for a slot is scaled by the variation of
+gaps and lengths, as in a GI/G/m queue (Allen and Cunneen). Prompts wait as in an M/G/1 queue whose
+server takes a vacation of one decode iteration whenever no prompt is left (Doshi, "Queueing systems
+with vacations", 1986).
 """
 
 from __future__ import annotations
@@ -87,12 +88,12 @@ class Cycle:
         return self.decodes_n * prices.decode_j + self.prompts_n * prices.prompt_j
 
 
-def cycle_of(station: Station, lengths: Lengths, kind: Ints, seats: Floats) -> Cycle:
-    """Return the cycle of each row with `seats` running requests per batch."""
+def cycle_of(station: Station, lengths: Lengths, kind: Ints, batch_size: Floats) -> Cycle:
+    """Return the cycle of each row with `batch_size` running requests per batch."""
     later = lengths.output - 1.0
-    whole = _whole(station, lengths, seats)
+    whole = _whole(station, lengths, batch_size)
     if station.chunked.any():
-        layout = _chunked(station, lengths, seats)
+        layout = _chunked(station, lengths, batch_size)
         whole = [np.where(station.chunked, c, w) for c, w in zip(layout, whole, strict=True)]
     decodes, beside, prompts, tokens, decodes_n, prompts_n, chunks, backlog = whole
     share = tokens / (prompts * lengths.prompt)  # of its prompts that an iteration processes
@@ -127,47 +128,51 @@ def power(base: Floats, exponent: Floats) -> Floats:
     return result
 
 
-def _whole(station: Station, lengths: Lengths, seats: Floats) -> list[Floats]:
+def _whole(station: Station, lengths: Lengths, batch_size: Floats) -> list[Floats]:
     """Return the columns of a cycle in which whole prompts are prefilled before decodes."""
     needed = station.decodes
     most = np.maximum(1.0, np.floor(station.tokens / lengths.prompt))
-    freed = np.where(needed > 0.0, seats / np.maximum(needed, 1.0), seats)  # during one decode
-    prompts = np.clip(np.rint(freed), 1.0, np.minimum(most, np.maximum(1.0, np.floor(seats))))
+    freed = np.where(
+        needed > 0.0, batch_size / np.maximum(needed, 1.0), batch_size
+    )  # during one decode
+    prompts = np.clip(np.rint(freed), 1.0, np.minimum(most, np.maximum(1.0, np.floor(batch_size))))
     # A request in a freed slot competes with the requests in the other slots freed at that time. Of
     # the requests that do not fit into its iteration, half are processed before it.
-    arriving_together = 1.0 + freed * (1.0 - 1.0 / np.maximum(seats, 1.0))
+    arriving_together = 1.0 + freed * (1.0 - 1.0 / np.maximum(batch_size, 1.0))
     before = np.where(arriving_together > most, EXPECTED_SHARE_BEFORE, 1.0)
     groups = np.where(
-        needed > 0.0, before * (arriving_together / prompts - 1.0), seats / prompts - 1.0
+        needed > 0.0, before * (arriving_together / prompts - 1.0), batch_size / prompts - 1.0
     )
     return [
-        seats,
-        np.zeros(seats.size),
+        batch_size,
+        np.zeros(batch_size.size),
         prompts,
         prompts * lengths.prompt,
         needed,
-        seats / prompts,
-        np.ones(seats.size),
+        batch_size / prompts,
+        np.ones(batch_size.size),
         np.maximum(0.0, groups),
     ]
 
 
-def _chunked(station: Station, lengths: Lengths, seats: Floats) -> list[Floats]:
+def _chunked(station: Station, lengths: Lengths, batch_size: Floats) -> list[Floats]:
     """Return the columns of a cycle with chunked prefill beside decodes."""
     needed, checked = station.decodes, station.checked
     need = lengths.prompt + checked * needed
     most = (station.tokens - 1.0) / checked
-    decoding = np.minimum(np.minimum(seats, station.tokens * needed / need), most)
+    decoding = np.minimum(np.minimum(batch_size, station.tokens * needed / need), most)
     chunks = np.ceil(lengths.prompt / (station.tokens - checked * decoding))
-    iterations = np.maximum(needed + chunks, seats * need / station.tokens)
-    decodes = seats * needed / iterations
-    under_way = np.maximum(1.0, chunks * seats / iterations)  # prompts in an iteration with any
+    iterations = np.maximum(needed + chunks, batch_size * need / station.tokens)
+    decodes = batch_size * needed / iterations
+    under_way = np.maximum(
+        1.0, chunks * batch_size / iterations
+    )  # prompts in an iteration with any
     left = station.tokens - checked * decodes
     tokens = np.minimum(left, under_way * lengths.prompt / chunks)
-    prompts_n = np.minimum(iterations, seats * lengths.prompt / tokens)
+    prompts_n = np.minimum(iterations, batch_size * lengths.prompt / tokens)
     return [
         np.maximum(decodes, 1.0),
-        decodes * np.maximum(seats - 1.0, 0.0) / seats,
+        decodes * np.maximum(batch_size - 1.0, 0.0) / batch_size,
         np.maximum(1.0, tokens * chunks / lengths.prompt),
         tokens,
         iterations - prompts_n,
@@ -177,7 +182,7 @@ def _chunked(station: Station, lengths: Lengths, seats: Floats) -> list[Floats]:
     ]
 
 
-SEAT_STEPS = 4
+BATCH_SIZE_STEPS = 4
 """Batch sizes priced per octave; throughput is interpolated between them."""
 
 
@@ -203,9 +208,9 @@ def has_fixed_population(station: Station) -> NDArray[np.bool_]:
 
 def closed_population(station: Station) -> QueueState:
     """Return the state with all clients at the replica; a placeholder for other rows."""
-    seats = station.stages * station.seats
-    clients = np.where(np.isinf(station.clients), seats, station.clients)
-    running = np.minimum(clients, seats)
+    capacity = station.stages * station.max_batch_size
+    clients = np.where(np.isinf(station.clients), capacity, station.clients)
+    running = np.minimum(clients, capacity)
     return QueueState(
         busy=np.minimum(1.0, running / station.stages), running=running, waiting=clients - running
     )
@@ -217,17 +222,17 @@ def priced_batch_sizes(most: float) -> Floats:
     >>> priced_batch_sizes(10.0)
     array([ 0.,  1.,  2.,  3.,  4.,  5.,  6.,  7.,  8., 10.])
     """
-    grid = octaves(SEAT_STEPS, max(1, int(np.ceil(most))))
+    grid = octaves(BATCH_SIZE_STEPS, max(1, int(np.ceil(most))))
     return grid[: int(np.searchsorted(grid, most)) + 1]
 
 
-def queue_state_of(station: Station, seats: Floats, per_s: Floats) -> QueueState:
+def queue_state_of(station: Station, batch_size: Floats, per_s: Floats) -> QueueState:
     """Return the mean numbers of requests of rows with equally many stages.
 
-    `seats` holds the priced batch sizes of each row, ascending from 0 to the maximum; `per_s` the
-    requests per second at each batch size. Both have the shape (rows, batch sizes).
+    `batch_size` holds the priced batch sizes of each row, ascending from 0 to the maximum, and
+    `per_s` the requests per second at each. Both have the shape (rows, batch sizes).
     """
-    numbers = seats * station.stages[:, None]
+    numbers = batch_size * station.stages[:, None]
     closed = np.isnan(station.rate)
     answered = _returning(station, numbers, per_s)
     arriving = _arriving(np.where(closed, per_s[:, 1], station.rate), numbers, per_s)
@@ -304,32 +309,32 @@ def state_of(
     lengths: Lengths,
     cycle: Cycle,
     prices: Prices,
-    seats: Floats,
+    batch_size: Floats,
     queue: QueueState,
 ) -> SteadyState:
-    """Return the steady state, with `seats` running requests per batch while there is work."""
+    """Return the steady state, with `batch_size` running requests per batch while there is work."""
     cycle_s = station.stages * cycle.pace_s(prices)
     closed = np.isnan(station.rate)
     saturated = np.isinf(queue.waiting)
     p_full = closed | saturated
     busy = np.where(saturated, 1.0, queue.busy)
-    actual = np.where(p_full, busy * station.stages * seats / cycle_s, station.rate)
+    actual = np.where(p_full, busy * station.stages * batch_size / cycle_s, station.rate)
     first_s = cycle.chunks * prices.prompt_pass_s
     backlog_s = cycle.backlog * station.stages * prices.prompt_pace_s
     decode_s = station.stages * prices.decode_pace_s
     open_s = _prompt_wait_s(station, lengths, cycle, prices, queue.busy, actual)
-    seated_s = np.where(p_full, cycle_s, queue.running / actual)
+    running_s = np.where(p_full, cycle_s, queue.running / actual)
     # Running time beyond the request's own prefill and its shortest decodes.
-    spare_s = np.maximum(0.0, seated_s - first_s - station.decodes * decode_s)
+    spare_s = np.maximum(0.0, running_s - first_s - station.decodes * decode_s)
     at_once = saturated | (closed & (station.think_s == 0.0))
     prompt_wait_s = np.where(at_once, backlog_s, np.minimum(open_s, spare_s))
     varied = (station.arrival_scv + lengths.output_scv) / 2.0
-    seat_wait_s = np.where(closed, 1.0, varied) * np.where(saturated, 0.0, queue.waiting) / actual
-    later_s = (seated_s - first_s - prompt_wait_s) / np.maximum(cycle.later, 1.0)
+    slot_wait_s = np.where(closed, 1.0, varied) * np.where(saturated, 0.0, queue.waiting) / actual
+    later_s = (running_s - first_s - prompt_wait_s) / np.maximum(cycle.later, 1.0)
     # With chunked prefill, every iteration decodes, so TPOT follows from the mean iteration.
     round_s = cycle_s / cycle.rounds * cycle.per_token
     later_s = np.where(station.chunked & ~at_once, round_s, later_s)
-    queue_s = np.where(saturated, np.nan, seat_wait_s + prompt_wait_s)
+    queue_s = np.where(saturated, np.nan, slot_wait_s + prompt_wait_s)
     return SteadyState(
         requests_per_s=actual,
         running=queue.running,
@@ -349,7 +354,7 @@ def _prompt_wait_s(
     filled = cycle.prompt_tokens / cycle.iterations.prompt_tokens  # those shared by their share
     one_s = filled * prices.prompt_pace_s
     share = np.minimum(busy, rate * one_s)
-    left = np.maximum(1.0 - share, 1.0 / (1.0 + station.stages * station.seats))
+    left = np.maximum(1.0 - share, 1.0 / (1.0 + station.stages * station.max_batch_size))
     behind_s = varied * share * one_s / left
     # The current iteration: decodes alone, or with chunked prefill also one with a chunk.
     under_way_s = np.where(

@@ -1,14 +1,14 @@
 """Analytic fidelity: the steady state of one replica by its number of running requests.
 
 The metrics are the limits of an endless run, computed from means for all rows at once. If `qps` is
-null, a new request takes each freed seat, so `max_batch` requests always run; in a closed loop all
+null, a new request takes each freed slot, so `max_batch` requests always run; in a closed loop all
 clients run that do not think. If `qps` is given, the number of running requests follows from
 queueing; rates above capacity are `saturated` and have no TTFT. `batch_cycle` and `queueing` hold
 the equations; composition prices iterations.
 
-    TTFT = wait for a seat, for earlier prompts and the iteration under way + own prefill
+    TTFT = wait for a slot, for earlier prompts and the iteration under way + own prefill
            + delay of the API server
-    TPOT = (cycle of a seat - time to its first token) / (output tokens - 1)
+    TPOT = (cycle of a slot - time to its first token) / (output tokens - 1)
     cost = GPUs * $/h / output tokens/h        energy = work of a cycle + waiting of idle stages
 
 KV memory is reserved for prompt and output, so requests are never preempted; a batch that does not
@@ -78,16 +78,16 @@ def evaluate_analytic(batch: pa.RecordBatch) -> pa.RecordBatch:
             feasible.append(parts)
     queue = _queue_state(design, feasible)
     station = design.station
-    batch_size = queue.running / queue.busy / station.stages  # while there is work
-    seats = np.clip(batch_size, 1.0, station.seats)
-    cycle = cycle_of(station, design.lengths, design.kind, seats)
+    at_work = queue.running / queue.busy / station.stages  # per batch, while there is work
+    batch_size = np.clip(at_work, 1.0, station.max_batch_size)
+    cycle = cycle_of(station, design.lengths, design.kind, batch_size)
     prices = empty_prices(rows.size)
     for parts in feasible:
         members = [(replica.layout.pp, some) for replica, _, some in parts]
         replica, drafter, _ = parts[0]
         write_prices(prices, replica, cycle.iterations, members, drafter)
-    state = state_of(design.station, design.lengths, cycle, prices, seats, queue)
-    columns = _columns(design, cycle, prices, state, seats)
+    state = state_of(design.station, design.lengths, cycle, prices, batch_size, queue)
+    columns = _columns(design, cycle, prices, state, batch_size)
     server_s = server_s_of(batch, rows, design.lengths, state.tpot_s)
     for name in ("ttft_mean_s", "e2e_mean_s"):
         columns[name] = columns[name] + server_s
@@ -114,8 +114,8 @@ def _queue_state(design: SteadyDesign, feasible: FeasibleReplicas) -> QueueState
         unknown = rows[~known[rows]]
         for start in range(0, unknown.size, ROWS_AT_ONCE):
             some = unknown[start : start + ROWS_AT_ONCE]
-            looked_at = priced_batch_sizes(float(station.seats[some].max()))
-            tried = np.minimum(looked_at, station.seats[some][:, None])
+            looked_at = priced_batch_sizes(float(station.max_batch_size[some].max()))
+            tried = np.minimum(looked_at, station.max_batch_size[some][:, None])
             each = np.repeat(some, looked_at.size - 1)
             part, taken = rows_of(station, each), np.ascontiguousarray(tried[:, 1:]).reshape(-1)
             cycle = cycle_of(part, rows_of(design.lengths, each), design.kind[each], taken)
@@ -130,7 +130,7 @@ def _queue_state(design: SteadyDesign, feasible: FeasibleReplicas) -> QueueState
 
 
 def _columns(
-    design: SteadyDesign, cycle: Cycle, prices: Prices, state: SteadyState, seats: Floats
+    design: SteadyDesign, cycle: Cycle, prices: Prices, state: SteadyState, batch_size: Floats
 ) -> dict[str, Any]:
     """Return the metrics of the steady state, by column."""
     station, lengths = design.station, design.lengths
@@ -140,12 +140,12 @@ def _columns(
     # While there is work, the other stages wait for the slowest stage.
     busy = state.busy * cycle.busy_s(prices) / (station.stages * cycle.pace_s(prices))
     waiting_s = (1.0 - busy) * station.stages / state.requests_per_s
-    joules = cycle.joules(prices) / seats + prices.waiting_w * waiting_s
+    joules = cycle.joules(prices) / batch_size + prices.waiting_w * waiting_s
     iterations = cycle.decodes_n + cycle.prompts_n
     members = cycle.decodes_n * cycle.iterations.decodes + cycle.prompts_n * (
         cycle.iterations.prompt_decodes + cycle.iterations.prompts
     )
-    whole = np.full(seats.size, 0, np.int64)
+    whole = np.full(batch_size.size, 0, np.int64)
     return {
         "ttft_mean_s": state.ttft_s,
         "tpot_mean_s": state.tpot_s,
