@@ -20,7 +20,7 @@ from simulators.composition.replica import Replica
 from simulators.composition.uncertainty import HalfWidth, added, unexplained_share
 from simulators.core.jit import Floats
 from simulators.evidence.lookup import has_related_gpu
-from simulators.serving.answer.error_bands import engines_of, scale, shipped_width
+from simulators.serving.measured_deployments import engines_of, scale, shipped_width
 from simulators.serving.prices.iteration_table import Ends
 from simulators.workload.llm.step import Step
 

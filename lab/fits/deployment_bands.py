@@ -34,9 +34,8 @@ from simulators.core.errors import Infeasible, UserError
 from simulators.core.jit import Floats
 from simulators.evidence.intervals import COVERED
 from simulators.evidence.lookup import BEST, LEVELS, NEW_ARCHITECTURE
-from simulators.serving.answer.error_bands import UNMEASURED, Width, scale
 from simulators.serving.deployment import Deployment, Hardware
-from simulators.serving.measured_deployments import point_of
+from simulators.serving.measured_deployments import UNMEASURED, Width, point_of, scale
 from simulators.serving.prices.batch_price import prices_of
 from simulators.serving.prices.iteration_table import Ends
 from simulators.serving.run import RunCache, run_of

@@ -64,9 +64,8 @@ from simulators.core.jit import Floats
 from simulators.evidence.intervals import COVERED
 from simulators.evidence.lookup import calibrations
 from simulators.kernels.families.experts import MARLIN_ARCHITECTURES
-from simulators.serving.answer.error_bands import Width, shipped_width, width_from
 from simulators.serving.deployment import NO_SERVER, NUMBERS, Frontend, load_frontend
-from simulators.serving.measured_deployments import point_of
+from simulators.serving.measured_deployments import Width, point_of, shipped_width, width_from
 from simulators.serving.point import AUTO
 from simulators.serving.run import RunCache
 from simulators.serving.simulator import simulate

@@ -16,7 +16,6 @@ from simulators.core.errors import Infeasible, UserError
 from simulators.core.fields import check_point
 from simulators.core.jit import Kernel
 from simulators.serving.adapters import popularity
-from simulators.serving.answer.error_bands import both, deployment_bands
 from simulators.serving.answer.summary import ServingRun
 from simulators.serving.demand.requests import Requests, requests_of, stream
 from simulators.serving.deployment import (
@@ -47,7 +46,7 @@ from simulators.serving.engine.service import (
     seen_by_clients,
     serve,
 )
-from simulators.serving.measured_deployments import UserRows
+from simulators.serving.measured_deployments import UserRows, both, deployment_bands
 from simulators.serving.point import ADAPTIVE, DEMANDED, DEPLOYED, EVENT, ServingPoint
 from simulators.serving.prices.batch_price import MeanLoad, prices_of, worth_drafting
 from simulators.serving.prices.iteration_table import Ends, IterationTable

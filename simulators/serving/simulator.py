@@ -28,7 +28,6 @@ from simulators.core.fields import check_point, is_sound, point_from
 from simulators.core.folder import ROUTERS, RUNTIMES, SCHEDULERS, WORKLOADS, file_of_user
 from simulators.core.jit import Kernel, compile_all
 from simulators.evidence.lookup import fixed_stamp, notes_on
-from simulators.serving.answer.error_bands import banded
 from simulators.serving.answer.explain import batch_table, explained_request, request_table
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.demand.workloads import is_trace
@@ -36,6 +35,7 @@ from simulators.serving.deployment import Facts, deployment_of, describe
 from simulators.serving.engine.kv_transfer import CALIBRATION as TRANSFERS
 from simulators.serving.engine.limits import load_router, load_scheduler
 from simulators.serving.engine.loop import run
+from simulators.serving.measured_deployments import banded
 from simulators.serving.point import ANALYTIC, AUTO, DEPLOYED, ServingPoint
 from simulators.serving.prices.iteration_table import PROBE, table_price
 from simulators.serving.row_groups import evaluate_apart, evaluate_together, kinds_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from docs.error_layers import LAYERS, band_of, error_layers
-from simulators.serving.answer.error_bands import deployment_bands
 from simulators.serving.deployment import deployment_of
+from simulators.serving.measured_deployments import deployment_bands
 from simulators.serving.point import ServingPoint
 from simulators.serving.prices.iteration_table import TYPICAL, pass_intervals
 

@@ -12,8 +12,8 @@ import pytest
 
 from lab.fits.deployment_bands import SHARED, Seen, widths_of
 from simulators.core.fields import updated
-from simulators.serving.answer.error_bands import POWER, Width, both, deployment_bands
 from simulators.serving.answer.metrics import WITH_BAND
+from simulators.serving.measured_deployments import POWER, Width, both, deployment_bands
 from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import simulate
 from sweeper.query.uncertainty import probability_within

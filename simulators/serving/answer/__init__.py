@@ -1,4 +1,1 @@
-"""Results of a run: metrics, percentiles, prediction intervals, request records, saturation.
-
-Entry point: `summary.py` computes the metrics of `metrics.py` from a completed run.
-"""
+"""Results of a run: `summary.py` computes metrics, `explain.py` breaks down the mean request."""

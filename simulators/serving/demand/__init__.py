@@ -1,4 +1,1 @@
-"""Load of a deployment: arrivals, request lengths, traces and sessions.
-
-Entry point: `requests.py` makes the requests that a design point describes.
-"""
+"""Load of a deployment: `requests.py` makes the requests of a point from `workloads.py`."""

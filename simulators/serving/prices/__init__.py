@@ -1,4 +1,1 @@
-"""Iteration times: tables filled by composition or from a user's file, and table lookup.
-
-Entry point: `batch_price.py` returns the price tables of a design and their kernel.
-"""
+"""Iteration times: `batch_price.py` returns the price tables of a point and their kernel."""

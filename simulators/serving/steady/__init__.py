@@ -1,4 +1,1 @@
-"""The analytic fidelity: steady states from mean lengths and queueing theory, many rows at once.
-
-Entry point: `steady_state.py`.
-"""
+"""The analytic fidelity: `steady_state.py` evaluates many rows at once."""

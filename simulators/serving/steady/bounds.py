@@ -1,8 +1,8 @@
 """Lower bounds on analytic metrics over a box of designs: interval arithmetic over the cycle.
 
-In a box only the batch size and the tokens of an iteration vary. A step with less work takes no longer,
-so each step is priced at the least work of any design in the box. With batch size `n`, `R` rounds of
-which `C` are calm, and a decode and a prompt iteration of `d <= p` seconds,
+In a box only the batch size and the tokens of an iteration vary. A step with less work takes no
+longer, so each step is priced at the least work of any design in the box. With batch size `n`, `R`
+rounds of which `C` are calm, and a decode and a prompt iteration of `d <= p` seconds,
 
     cost   ~ pace / n             pace = C d + (R - C) p = R d + (R - C) (p - d)
     TTFT  >= backlog * pp * p + chunks * (pass of a prompt)
