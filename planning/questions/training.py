@@ -10,10 +10,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from simulators.catalog.cluster import AUTO
 from simulators.catalog.model import load_model
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
 from simulators.core.errors import UserError
+from simulators.core.folder import read_toml
 from simulators.training.memory import rank_memory
 from simulators.training.metrics import job_of, plans_of
 from simulators.training.point import TrainingPoint, batch_of
@@ -27,35 +27,14 @@ TONNE_G, KG_G = 1e6, 1e3
 MIN_SHOWN, MAX_CHANGES = 0.01, 6
 """Smallest share or gain printed, and largest number of gains printed."""
 
-OTHER_SCHEDULES = ("zero_bubble", "dualpipe", "dualpipe_v")
-NEXT_GPUS = ("h200_sxm", "b200_sxm", "gb300")
-"""Schedules and GPUs tried as alternatives."""
-
 SHOWN = (
     *("step_s", "mfu", "tokens_per_s_per_gpu", "bubble_share", "memory_bytes", "goodput_share"),
     *("loss", "run_s", "run_energy_j"),
 )
 """Metrics of the answer."""
 
-PARTS = {
-    "compute": "kernels",
-    "bubble": "pipeline bubble",
-    "tp_comm": "tensor-parallel communication",
-    "cp_comm": "context-parallel communication",
-    "ep_comm": "expert-parallel communication",
-    "dp_comm": "data-parallel communication",
-    "straggler": "straggler wait",
-    "optimizer": "optimiser",
-    "loading": "storage",
-}
-MEMORY = {
-    "activation": "activations",
-    "weight": "weights",
-    "gradient": "gradients",
-    "optimizer_state": "optimizer states",
-    "workspace": "logits and workspace",
-}
-"""Printed names of the parts of a step and of a rank's memory."""
+TABLES: Mapping[str, Any] = read_toml(Path(__file__).with_suffix(".toml"))
+"""Printed names of the parts of a step and of a rank's memory, and changes of a design."""
 
 
 @dataclass(frozen=True)
@@ -161,11 +140,11 @@ def _space(flags: TrainingFlags) -> dict[str, Any]:
 
 def remarks_on(row: Mapping[str, Any]) -> str:
     """Return sentences about a design: parts of a step and of memory, gains of single changes."""
-    carbon = row["run_carbon_g"]
+    carbon, memory = row["run_carbon_g"], _shares(row, "bytes", "memory_parts")
     return " ".join(
         (
-            f"Step time: {_shares(row, 's', PARTS)}.",
-            f"Memory of the fullest rank: {_shares(row, 'bytes', MEMORY)}; {_fullest_stage(row)}.",
+            f"Step time: {_shares(row, 's', 'step_parts')}.",
+            f"Memory of the fullest rank: {memory}; {_fullest_stage(row)}.",
             f"{_mass(carbon)} of CO2 for the run." if carbon else "",
             f"Throughput gain of single changes: {_gains(row)}.",
         )
@@ -181,9 +160,9 @@ def _mass(grams: float) -> str:
     return f"{grams / TONNE_G:,.0f} t" if grams >= 10 * TONNE_G else f"{grams / KG_G:,.1f} kg"
 
 
-def _shares(row: Mapping[str, Any], unit: str, parts: Mapping[str, str]) -> str:
+def _shares(row: Mapping[str, Any], unit: str, parts: str) -> str:
     """Return the shares of the parts that are at least 1 % of the sum, as text."""
-    sizes = {name: row[f"{key}_{unit}"] for key, name in parts.items()}
+    sizes = {name: row[f"{key}_{unit}"] for key, name in TABLES[parts].items()}
     whole = sum(sizes.values())
     shares = {name: size / whole for name, size in sizes.items() if size >= MIN_SHOWN * whole}
     return ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
@@ -218,23 +197,10 @@ def _design(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changes(design: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return changes of a design: fields and their values, by a name for the user."""
-    changes: dict[str, dict[str, Any]] = {
-        **{f"dtype {dtype}": {"dtype": dtype} for dtype in ("fp8", "fp4")},
-        **{f"schedule {name}": {"schedule": name, "chunks": 1} for name in OTHER_SCHEDULES},
-        "gradients in bf16": {"gradient_dtype": "bf16"},
-        "CUDA graphs": {"cuda_graphs": True},
-        "batch x 2": {"batch": 2 * design["batch"]},
-        "Ulysses attention": {"context_exchange": "ulysses"},
-        "no recomputation": {"recompute": "none"},
-        **{f"same number of {gpu}": {"gpu": gpu, "cluster": AUTO} for gpu in NEXT_GPUS},
-    }
-    fixed = ("dtype", "recompute", "gpu")  # no change if the design has the value already
-    return {
-        name: change
-        for name, change in changes.items()
-        if not any(field in fixed and design[field] == value for field, value in change.items())
-    }
+    """Return changes of a design: fields and their values, by printed name."""
+    fixed = {name: design[name] for name in ("dtype", "recompute", "gpu")}
+    changes = {"batch x 2": {"batch": 2 * design["batch"]}, **TABLES["changes"]}
+    return {name: change for name, change in changes.items() if not change.items() & fixed.items()}
 
 
 def _described(row: Mapping[str, Any]) -> str:
