@@ -363,10 +363,8 @@ class GraphCase:
 
     def price(self, reference: Path, level: str | Profile = BEST) -> PricedLaunches:
         """Return the kernels of the whole model on one GPU."""
-        graph, options = (
-            self.graph(reference),
-            {"training": self.is_training, "fused": self.is_fused},
-        )
+        graph = self.graph(reference)
+        options: dict[str, bool] = {"training": self.is_training, "fused": self.is_fused}
         return price_graph(graph, self.gpu, dtype="fp32", level=level, **options)
 
 

@@ -92,8 +92,7 @@ def _thin(source: Path, target: Path, draw: np.random.Generator) -> None:
 @pytest.fixture(autouse=True)
 def _short_searches(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a claim spends on a search is of no matter here."""
-    for name in ("FEW_EVALUATIONS", "EVALUATIONS"):
-        monkeypatch.setattr(dataflow, name, 200)
+    monkeypatch.setattr(dataflow, "EVALUATIONS", 200)
 
 
 @functools.cache

@@ -47,8 +47,8 @@ def test_stored_checks_are_printed_by_group_model_and_gpu(
     assert main(["accuracy", "collectives", "--json"]) == 0
     names = [line["name"] for line in json.loads(capsys.readouterr().out)]
     assert names == [check.name for check in evidence.stored()["collectives"]]
-    assert main(["accuracy", "--gpu", "l40s", "--json"]) == 0
-    assert all("l40s" in line["name"] for line in json.loads(capsys.readouterr().out))
+    assert main(["accuracy", "--gpu", "h200_sxm", "--json"]) == 0
+    assert all("h200_sxm" in line["name"] for line in json.loads(capsys.readouterr().out))
     assert main(["accuracy"]) == 0
     assert "aiconfigurator" in capsys.readouterr().out
 
