@@ -1,5 +1,4 @@
-"""Whole graphs that are no iteration of a language model: vision, diffusion, training steps.
+"""Passes over whole graphs: vision, diffusion and recommendation models, and training steps.
 
-`price.py` is the entry point. `forward.py` and `backward.py` turn operators into kernels;
-`timeline.py` adds up their times and the launches of the host.
+`price.py` is the entry point; `launches.py` turns operators into kernel launches.
 """

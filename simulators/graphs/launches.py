@@ -1,9 +1,9 @@
-"""The kernels of a forward pass: one per operator, or one per group between two products.
+"""Kernel launches of a graph: forward pass, fused forward pass and backward pass.
 
-Eager PyTorch launches what its operators are written in; each kernel that is no product streams
-numbers through memory. A compiler fuses what stands between two matrix products, as far as one part
-does not wait for the other: each group reads what comes from outside once, and writes once what is
-read outside (Ansel et al., PyTorch 2, 2024). Gradients are in `backward.py`.
+Eager PyTorch launches one or several kernels per operator. A compiler fuses the operators between
+two matrix products, as far as they do not depend on a product in between: a group reads its inputs
+once and writes its results once (Ansel et al., PyTorch 2, 2024). A backward pass has the kernels of
+the derivatives, last operators first, and a sum for each additional reader of a result.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ from simulators.workload.operators import Attention, Compute, Gemm
 from simulators.workload.precision import BYTES
 
 INFERENCE, FORWARD, BACKWARD, OPTIMIZER = "inference", "forward", "backward", "optimizer"
-"""Phases: a pass that records nothing, and the three of a training step."""
+"""Phases: an inference, and the three phases of a training step."""
 
 DEPTHWISE = ("depthwise", "depthwise_input", "depthwise_weight")
-"""Paces of convolutions channel by channel: forward, and for the gradients of input and weight."""
+"""Paces of depthwise convolutions: forward, gradient of the input, gradient of the weights."""
 
 Moved = tuple[float, float]
-"""Numbers read and written per number of a result."""
+"""Numbers read and written per number of the result."""
 
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """A kernel, how often it runs, and the node it belongs to."""
+    """A kernel of a graph's node, with its number of repetitions."""
 
     kernel: Compute
     repeat: int
     node: str
     phase: str = INFERENCE
     waits: bool = False  # the host reads the result before the next launch
-    pace: str = ""  # kernels of this kind run at a pace of their own, if one was measured
+    pace: str = ""  # kind of kernels with a fitted slowdown; empty: none
 
 
 def forward_launches(
     graph: Graph, dtype: str, *, training: bool = False, fused: bool = False
 ) -> tuple[KernelLaunch, ...]:
-    """Return the kernels of a forward pass.
+    """Return the kernel launches of a forward pass.
 
-    In training dropout is on and norms take statistics; `fused`: a compiler joins what stands
+    `training` adds dropout and the statistics of norms. With `fused` a compiler fuses the operators
     between two matrix products.
 
     >>> from simulators.workload.graphs.graph import Sketch
@@ -75,9 +75,9 @@ def forward_launches(
 
 
 def stream(numbers: float, moved: Moved, dtype: str, name: str = "") -> ops.Elementwise:
-    """Return a pointwise kernel over so many numbers, as one or two inputs and a result.
+    """Return a pointwise kernel for a result of `numbers` numbers.
 
-    Kernels that read more than they write have two streams in.
+    A kernel that reads more than it writes has two input streams, another kernel has one.
     """
     reads, writes = moved
     inputs = 2.0 if reads > writes else 1.0
@@ -115,7 +115,7 @@ def gemm(name: str, m: float, n: float, k: float, batch: float, dtype: str) -> o
 
 
 def _stays_alone(node: Node) -> bool:
-    """Say whether a compiler calls a library for it."""
+    """Return whether a compiler calls a library for the operator instead of fusing it."""
     return node.kind in PRODUCTS or node.kind in TABLES
 
 
@@ -151,9 +151,9 @@ def _kernels(graph: Graph, node: Node, dtype: str, *, training: bool) -> tuple[C
 
 
 def _operand(shape: Shape, result: Shape) -> float:
-    """Return what is read of an operand: a plane once per use, a row or a column once.
+    """Return the numbers read of an operand: a matrix once per use, a row or a column once.
 
-    A plane that many heads share, such as a bias over pairs, has left L2 before the next head.
+    A matrix that many heads share, such as a bias over pairs, leaves L2 before the next head.
     """
     is_plane = len(shape) > 1 and shape[-1] > 1 and shape[-2] > 1
     return float(max(math.prod(shape), math.prod(result) if is_plane else 0))
@@ -179,7 +179,7 @@ def _attention(graph: Graph, node: Node, dtype: str) -> ops.Attention:
 
 
 def _convolution(graph: Graph, node: Node, dtype: str) -> Compute:
-    """Return the kernel of a convolution; a depthwise convolution streams, with a fitted pace."""
+    """Return the kernel of a convolution; a depthwise convolution is a stream."""
     batch, _, *sides = graph.shape(node)
     filters, depth, kernel, _ = node.weights[0]
     if node.is_depthwise:
@@ -203,7 +203,7 @@ def _convolution(graph: Graph, node: Node, dtype: str) -> Compute:
 def _fused_groups(
     graph: Graph, dtype: str, *, training: bool
 ) -> Iterator[tuple[int, KernelLaunch]]:
-    """Yield one stream and its position per group of neighbours with the same inputs."""
+    """Yield the position and the launch of each group of fused operators."""
     group = _groups(graph, training=training)
     members: dict[int, set[int]] = {}
     for position, head in group.items():
@@ -221,7 +221,7 @@ def _fused_groups(
 
 
 def _groups(graph: Graph, *, training: bool) -> dict[int, int]:
-    """Return for every node that can be fused the first node of its group."""
+    """Return the first node of the group of each node that can be fused."""
     waits: list[int] = []
     group: dict[int, int] = {}
     for position, node in enumerate(graph.nodes):
@@ -259,15 +259,15 @@ DERIVATIVES: dict[str, tuple[Moved, ...]] = {
     "pool": (READ_WRITE,),
     "mean": ((0.0, 1.0),),
 }
-"""Kernels of the derivatives that depend on nothing but the size of a result."""
+"""Kernels of derivatives that depend only on the size of the result, by kind of node."""
 
 ATTENTION_BACKWARD = 2.5
-"""Products of fused attention's backward pass over those of its forward: scores once more, and two
-for each of the two forward products (Dao et al., FlashAttention, 2022)."""
+"""Products of fused attention's backward pass over its forward pass: the scores again, and two
+products for each forward product (Dao et al., FlashAttention, 2022)."""
 
 
 def backward_launches(graph: Graph, dtype: str) -> tuple[KernelLaunch, ...]:
-    """Return the kernels of a backward pass, last operators first."""
+    """Return the kernel launches of a backward pass, last operators first."""
     readers, found = graph.readers(), list[KernelLaunch]()
     for position, node in reversed(list(enumerate(graph.nodes))):
         sums = [(kernel, "") for kernel in _gradient_sums(graph, readers[position], node, dtype)]
@@ -281,7 +281,7 @@ def backward_launches(graph: Graph, dtype: str) -> tuple[KernelLaunch, ...]:
 def _gradient_sums(
     graph: Graph, readers: tuple[int, ...], node: Node, dtype: str
 ) -> Iterator[Compute]:
-    """Yield a sum for each reader beyond the first; slices are put together, not summed."""
+    """Yield a sum of gradients for each reader after the first; slices are not summed."""
     if node.kind not in ("input", "weight"):
         whole = [r for r in readers if graph.nodes[r].kind != "part"]
         for _ in whole[1:]:
@@ -311,7 +311,7 @@ def _derivative(graph: Graph, node: Node, dtype: str) -> tuple[Compute, ...]:
 
 
 def _factors(graph: Graph, node: Node, dtype: str) -> Iterator[Compute]:
-    """Yield a product per factor with a gradient, and the sum of broadcast factors."""
+    """Yield a product per factor with a gradient, and a sum for broadcast factors."""
     for source in node.inputs:
         factor = graph.nodes[source]
         if factor.kind != "input":
@@ -321,7 +321,7 @@ def _factors(graph: Graph, node: Node, dtype: str) -> Iterator[Compute]:
 
 
 def _product_derivative(graph: Graph, node: Node, dtype: str) -> tuple[Compute, ...]:
-    """Return the products for the gradients of both factors, and the sum for a bias."""
+    """Return the products for the gradients of both factors, and the sum for a bias gradient."""
     forward = product(graph, node, dtype)
     if isinstance(forward, Attention):
         return (replace(forward, pairs=ATTENTION_BACKWARD * forward.pairs),)

@@ -1,9 +1,12 @@
-"""The time of a whole graph: its kernels in a row, as far as the host keeps up with them.
+"""One pass over a graph: an inference of any model, or a training step with its optimizer.
 
-The host launches kernels one after another and runs ahead of the GPU; where it falls behind, or has
-to read a result before the next launch, the GPU waits. Its times are fitted to whole models
-(`lab/fits/graphs.py`), and so is what tells products of a backward pass from forward ones: they
-read their factors in orders that libraries like better.
+Kernels run one after another. The host launches them in order and runs ahead of the GPU; the GPU
+waits if the host falls behind or reads a result before the next launch. Host times, and the ratio
+of backward to forward products, are fitted to whole models (`lab/fits/graphs.py`).
+
+A training step runs forward and backward, all-reduces gradients over data-parallel GPUs in buckets
+during the backward pass (Li et al., PyTorch Distributed, 2020), and runs the optimizer over all
+weights and states.
 """
 
 from __future__ import annotations
@@ -62,34 +65,34 @@ SCALARS = ("reads", "writes", "heads", "kv_heads", "head_dim", "top_k")
 class Framework:
     """Overheads of a framework in addition to kernel times."""
 
-    launch_s: Mapping[str, float] = field(default_factory=dict)  # of a kernel, by phase
-    gradient: Mapping[str, float] = field(default_factory=dict)  # by vendor: backward products
-    pace: Mapping[str, float] = field(default_factory=dict)  # by kind: time over plain streaming
-    synchronises: bool = True  # whether waits of the host are counted
+    launch_s: Mapping[str, float] = field(default_factory=dict)  # host time per kernel, by phase
+    gradient: Mapping[str, float] = field(default_factory=dict)  # by vendor: see `gradient_of`
+    pace: Mapping[str, float] = field(default_factory=dict)  # by kind: slowdown of streams
+    synchronises: bool = True  # whether the host waits for results that it reads
 
     def gradient_of(self, gpu: Gpu) -> float:
-        """Return the time of a backward product over a forward product of equal size."""
+        """Return the time of a backward product relative to a forward product of equal size."""
         return self.gradient.get(gpu.vendor, 1.0)
 
 
 @dataclass(frozen=True)
 class PricedLaunches:
-    """Kernels of a graph with their times, all repetitions included, in seconds and joules."""
+    """Kernel launches of a graph with time and energy, all repetitions included."""
 
     launches: tuple[KernelLaunch, ...]
     seconds: Floats
     lo_s: Floats
     hi_s: Floats
     joules: Floats
-    levels: Ints  # of each: what its price rests on
+    levels: Ints  # evidence levels
 
     def of(self, phase: str) -> NDArray[np.bool_]:
-        """Return which kernels belong to a phase."""
+        """Return a mask of the launches of a phase."""
         return np.array([launch.phase == phase for launch in self.launches], bool)
 
     @property
     def repeats(self) -> Floats:
-        """How often each kernel is launched."""
+        """The number of repetitions of each launch."""
         return np.array([launch.repeat for launch in self.launches], np.float64)
 
 
@@ -110,7 +113,7 @@ class PhaseTime:
 
 
 def load_framework() -> Framework:
-    """Return the constants fitted to whole models under PyTorch."""
+    """Return the overheads fitted to whole models under PyTorch."""
     table = read_calibration(CALIBRATION)["framework"]
     return Framework(**{name: table[name] for name in ("launch_s", "gradient", "pace")})
 
@@ -118,7 +121,7 @@ def load_framework() -> Framework:
 def price_launches(
     launches: Sequence[KernelLaunch], gpu: Gpu, level: Level = BEST
 ) -> PricedLaunches:
-    """Return kernels with their times; kernels of one kind are priced in one call."""
+    """Return priced launches. Kernels of one kind are priced in one call."""
     count = len(launches)
     seconds, lo_s, hi_s, joules = (np.zeros(count) for _ in range(4))
     levels = np.zeros(count, np.int64)
@@ -136,7 +139,7 @@ def price_launches(
 def span(priced: PricedLaunches, gpu: Gpu, phase: str, framework: Framework) -> PhaseTime:
     """Return the time of one phase under a framework.
 
-    Bands of kernels of one class are taken to err together, and classes independently.
+    Assumes fully correlated errors within a class of kernels and independent errors of classes.
     """
     mine = priced.of(phase)
     factor = slowdown(priced, gpu, framework)
@@ -159,10 +162,10 @@ def span(priced: PricedLaunches, gpu: Gpu, phase: str, framework: Framework) -> 
 
 
 def finish_s(each_s: Floats, repeats: Floats, waits: NDArray[np.bool_], launch_s: float) -> float:
-    """Return when the last kernel ends under a host that launches one after another.
+    """Return the end time of the last kernel, with one kernel launch after another.
 
-    The host runs ahead of the GPU as far as it can, and the GPU runs kernels in order; a launch
-    waits for a result that the host reads first. Neighbours that repeat alike are a loop.
+    The host runs ahead of the GPU, and the GPU runs kernels in order. A launch waits for a result
+    that the host reads first. Consecutive kernels with equal repetitions form a loop.
 
     >>> times, once = np.array([1.0, 5.0, 1.0]), np.ones(3)
     >>> finish_s(times, once, np.zeros(3, bool), launch_s=2.0)
@@ -184,14 +187,14 @@ def finish_s(each_s: Floats, repeats: Floats, waits: NDArray[np.bool_], launch_s
 
 
 def _as_run(repeats: Floats) -> NDArray[np.int64]:
-    """Return the positions of kernels in the order they run."""
+    """Return the positions of kernels in execution order."""
     changes = np.flatnonzero(np.diff(repeats)) + 1
     loops = np.split(np.arange(repeats.size), changes)
     return np.concatenate([np.tile(loop, int(repeats[loop[0]])) for loop in loops])
 
 
 def slowdown(priced: PricedLaunches, gpu: Gpu, framework: Framework) -> Floats:
-    """Return the time of each kernel within a model over its time alone."""
+    """Return the slowdown of each kernel within a model, relative to the kernel alone."""
     gradient = framework.gradient_of(gpu)
     ordered = [
         gradient if launch.phase == BACKWARD and isinstance(launch.kernel, Gemm) else 1.0
@@ -201,7 +204,7 @@ def slowdown(priced: PricedLaunches, gpu: Gpu, framework: Framework) -> Floats:
 
 
 def _spread(priced: PricedLaunches, factor: Floats, mine: NDArray[np.bool_]) -> tuple[float, float]:
-    """Return how far the 90 % interval reaches below and above the kernels' sum."""
+    """Return the distances of both ends of the 90 % interval from the sum of kernels."""
     classes = np.array([type(launch.kernel).__name__ for launch in priced.launches])[mine]
     below = ((priced.seconds - priced.lo_s) * factor)[mine]
     above = ((priced.hi_s - priced.seconds) * factor)[mine]
@@ -211,18 +214,18 @@ def _spread(priced: PricedLaunches, factor: Floats, mine: NDArray[np.bool_]) -> 
 
 
 def _varying(kernel: Compute) -> set[str]:
-    """Return the fields that do not matter for pricing together: rates go by a stream's name."""
+    """Return the fields in which kernels of one call may differ; streams are grouped by name."""
     names = {"repeat"} if isinstance(kernel, Elementwise) else {"repeat", "name"}
     return names.union(_varying_columns(kernel))
 
 
 def _varying_columns(kernel: Compute) -> list[str]:
-    """Return the fields in which kernels that are priced in one call may differ."""
+    """Return the size fields, in which kernels of one call may differ."""
     return [n for n, value in vars(kernel).items() if isinstance(value, float) and n not in SCALARS]
 
 
 def _stacked(kernels: Sequence[Compute]) -> Compute:
-    """Return one operator over columns for kernels of one kind."""
+    """Return one operator with columns of sizes for kernels of one kind."""
     columns: dict[str, Any] = {
         name: np.array([getattr(kernel, name) for kernel in kernels], np.float64)
         for name in _varying_columns(kernels[0])
@@ -231,22 +234,22 @@ def _stacked(kernels: Sequence[Compute]) -> Compute:
 
 
 BUCKET_BYTES = 25e6
-"""Gradients are summed in buckets of this size: the default of PyTorch's data parallelism."""
+"""Size of gradient buckets: the default of PyTorch's data parallelism."""
 
 MOST_BUCKETS = 256
-"""Larger models are cut into fewer, larger buckets: the exposed part hardly depends on it."""
+"""Largest number of buckets; more buckets hardly change the exposed time."""
 
 READS = (CALIBRATION,)
-"""Files that every pass depends on, besides those of kernels and messages."""
+"""Files that every pass depends on, besides the files of kernels and collectives."""
 
 NS = 1e9
 PASSES = 3.0
-"""Products of a training step over those of its forward pass: each has two gradients."""
+"""FLOPs of a training step over its forward pass: each product has two gradients."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GraphJob:
-    """What is asked of a graph."""
+    """A pass over a graph: model, GPU, precision and load."""
 
     model: str
     gpu: Gpu
@@ -254,23 +257,23 @@ class GraphJob:
     dtype: str
     load: Load
     replicas: int = 1  # data-parallel GPUs of a training step
-    is_compiled: bool = True  # a compiler joins kernels between products
-    is_launched: bool = False  # a host launches every kernel, where no graph of them is replayed
-    synchronises: bool = True  # whether waits of the host are counted
+    is_compiled: bool = True  # a compiler fuses kernels between products
+    is_launched: bool = False  # the host launches every kernel instead of replaying a CUDA graph
+    synchronises: bool = True  # whether the host waits for results that it reads
 
     @property
     def graph(self) -> Graph:
-        """The model as one GPU runs it."""
+        """The graph of the model on one GPU."""
         return _drawn(self.model, self.load)
 
     @property
     def phases(self) -> tuple[str, ...]:
-        """What the pass consists of."""
+        """The phases of the pass."""
         return (FORWARD, BACKWARD, OPTIMIZER) if self.load.training else (INFERENCE,)
 
     @property
     def framework(self) -> Framework:
-        """What running adds to the kernels."""
+        """The overheads of the framework."""
         fitted = load_framework()
         launch_s = fitted.launch_s if self.is_launched else {}
         return replace(fitted, launch_s=launch_s, synchronises=self.synchronises)
@@ -278,15 +281,15 @@ class GraphJob:
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """Where the time, the energy and the memory of one pass go, on each of its GPUs."""
+    """Time, energy and memory of one pass on each GPU."""
 
     spans: Mapping[str, PhaseTime]
     attention_s: float
-    collective_s: float  # of sums that computing does not hide
+    collective_s: float  # exposed time of collectives
     waiting_j: float  # during exposed collectives
     useful_flops: float
     memory: Footprint
-    shares: Shares  # of its time, by what it rests on
+    shares: Shares  # of time by evidence level
     priced: PricedLaunches
 
     @property
@@ -305,11 +308,11 @@ class Pass:
 
 
 def price_pass(job: GraphJob) -> Pass:
-    """Return the pass.
+    """Return time, energy and memory of a pass.
 
     Raises:
-        Infeasible: weights, or what is kept beside them, do not fit.
-        UserError: the model cannot be drawn, or has sizes that do not fit together.
+        Infeasible: weights or activations do not fit into memory.
+        UserError: the model has no graph, or has inconsistent sizes.
     """
     graph, training = job.graph, job.load.training
     memory = _memory(job, graph)
@@ -340,7 +343,7 @@ def price_pass(job: GraphJob) -> Pass:
 
 
 def explained_pass(job: GraphJob, one: Pass) -> list[Contribution]:
-    """Return time and energy per operator name, waits included."""
+    """Return the contributions to a pass by operator name, waits included."""
     factor = slowdown(one.priced, job.gpu, job.framework)
     columns = (one.priced.repeats, one.priced.seconds * factor, one.priced.joules * factor)
     rows: dict[tuple[str, str], list[float]] = {}
@@ -393,7 +396,7 @@ def explained_pass(job: GraphJob, one: Pass) -> list[Contribution]:
 
 
 def _bound(job: GraphJob, work: float, moved: float) -> str:
-    """Return which rate of the data sheet would take longer."""
+    """Return the rate of the data sheet that takes longer: compute or memory."""
     compute = work / job.gpu.peak(job.dtype)
     memory = moved / job.gpu.hbm_bytes_per_s
     return "compute" if compute > memory else "memory"
@@ -408,7 +411,7 @@ def _memory(job: GraphJob, graph: Graph) -> Footprint:
     """Return the memory footprint of one GPU.
 
     Raises:
-        Infeasible: it cannot.
+        Infeasible: weights or activations do not fit into memory.
     """
     if job.load.training:
         fixed = training_footprint(graph.parameters, job.dtype)
@@ -427,9 +430,9 @@ def _memory(job: GraphJob, graph: Graph) -> Footprint:
 
 
 def _optimizer(graph: Graph, dtype: str) -> KernelLaunch:
-    """Return Adam's walk over gradients, states and weights, all in one kernel."""
+    """Return the launch of a fused Adam step over gradients, states and weights."""
     width = BYTES[dtype] / BYTES["fp32"]
-    copy = width if width < 1.0 else 0.0  # the narrow weights, written besides
+    copy = width if width < 1.0 else 0.0  # the copy of the weights in the narrow precision
     kernel = stream(float(graph.parameters), (3.0 + width, 3.0 + copy), "fp32")
     return KernelLaunch(kernel, 1, "adam", OPTIMIZER)
 
@@ -437,8 +440,9 @@ def _optimizer(graph: Graph, dtype: str) -> KernelLaunch:
 def _exposed_s(job: GraphJob, parameters: float, backward_s: float) -> tuple[float, int]:
     """Return the exposed seconds of gradient all-reduce and their evidence level.
 
-    Equal buckets become ready one after another and are sent one after another, so either the
-    first waits for computing and all others for sending, or the last for computing.
+    Equal buckets become ready and are sent one after another. Either sending is slower, and all
+    buckets are sent after the first one is computed, or computing is slower, and only the last
+    bucket is exposed.
     """
     size = parameters * BYTES[job.dtype]
     count = min(MOST_BUCKETS, max(1, math.ceil(size / BUCKET_BYTES)))
