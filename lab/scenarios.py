@@ -48,7 +48,11 @@ class ScenarioCase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     min: str | None = None
 
     def row(self, name: str, results: pl.DataFrame) -> dict[str, Any]:
-        """Return the row by column; raise `UserError` if there is none, or more than one."""
+        """Return the row by column.
+
+        Raises:
+            UserError: no row or more than one meets the condition.
+        """
         what = f"case '{name}'" if name else "the scenario"
         found = results.filter(condition(self.where, results.schema)) if self.where else results
         found = found.filter(pl.col("status") == "ok")
@@ -105,7 +109,7 @@ class Figure:
 
     @property
     def basis(self) -> str:
-        """What the band rests on."""
+        """Evidence for the band."""
         target = self.target
         return f"{target.basis}: {target.why}" if target.band else "no evidence for a band"
 
@@ -212,7 +216,11 @@ class Scenario:
 
 
 def read_scenario(file: Path) -> Scenario:
-    """Return the scenario of a file; raise `UserError` if the file is none."""
+    """Return the scenario of a file.
+
+    Raises:
+        UserError: the file is no valid scenario.
+    """
     space = read_space(file)
     if not space.get("scenario"):
         raise UserError(f"{file} is no scenario: it has no `scenario:`")
@@ -249,7 +257,7 @@ def read_scenario(file: Path) -> Scenario:
 
 
 def _with_tables(value: Any, lacking: list[str]) -> Any:
-    """Replace `reference:FILE` by the path of the measured table; add absent ones to `lacking`."""
+    """Replace `reference:FILE` by the path of the table; add missing tables to `lacking`."""
     if isinstance(value, Mapping):
         return {key: _with_tables(one, lacking) for key, one in value.items()}
     if isinstance(value, list):

@@ -60,7 +60,7 @@ def line(check: Check) -> str:
 
 
 def store(by_group: dict[str, list[Check]]) -> None:
-    """Write the checks of some groups to the product's file; other groups stay."""
+    """Write the checks of some groups to the product's file; other groups are kept."""
     known = dict(sorted((evidence.stored() | by_group).items()))
     parts = (
         f'"{group}": [\n' + ",\n".join(json.dumps(_fields(check)) for check in checks) + "\n]"

@@ -300,7 +300,9 @@ def by_level(reference: Path) -> pl.DataFrame:
     for one in deployment_bands.predicted(reference):
         for metric in METRICS:
             name = metric.lower()
-            low, high = width_without(one.row.gpu, one.row.framework, name).band(one.reach[name])
+            low, high = width_without(one.row.gpu, one.row.framework, name).band(
+                one.pass_interval[name]
+            )
             ratio = one.ratio[name]  # measured over predicted
             cells = {"metric": metric, "level": levels[one.known], "gpu": one.row.gpu}
             met_90 = ratio <= high ** -math.log10(2.0 * 0.1)

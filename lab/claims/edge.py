@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from lab.claims.predictions import columns, together
-from lab.fits.edge import SAMPLES, drawn, learn_programs, off, one_hot, unseen
+from lab.fits.edge import SAMPLES, drawn, learn_programs, mean_error, one_hot, unseen
 from lab.tables.edge import SPLITS, Latencies, Matrix, System, ai_hub, family, latencies, tiny
 from lab.tables.rows import Floats
 from planning.calibrate.edge import Prior, adapt, prior
@@ -190,7 +190,9 @@ def _scratch(table: Latencies, ours: Prior, known: Sequence[str]) -> Prior:
     some = list({family(device): device for device in reversed(known)}.values())
 
     def error(one: Prior) -> float:
-        errors = [off(table, one, d, drawn(table, SAMPLES, s)) for d in some for s in range(DRAWS)]
+        errors = [
+            mean_error(table, one, d, drawn(table, SAMPLES, s)) for d in some for s in range(DRAWS)
+        ]
         return float(np.mean(errors))
 
     return min((dataclasses.replace(blank, own=own) for own in SCRATCH), key=error)

@@ -44,7 +44,7 @@ OWN, OTHER_COLLECTIVE, OTHER_DTYPE, OTHER_RANKS = 0.05, 0.6, 0.9, 0.6
 
 @dataclass(frozen=True)
 class LinearTrend:
-    """The plain part of a curve."""
+    """Time of a message as a start time and a bandwidth."""
 
     start_s: float
     bytes_per_s: float
@@ -67,14 +67,14 @@ def plain_line(octave: Floats, log_s: Floats) -> LinearTrend:
 
 @dataclass(frozen=True)
 class GaussianProcess:
-    """A fitted process: the plain part of every curve, and a weight for every row."""
+    """A fitted process: the linear trend of every curve, and a weight for every row."""
 
     seen: Curves
     lines: dict[int, LinearTrend]
     weights: Floats
 
     def log_s(self, curve: Ints, octave: Floats) -> Floats:
-        """Return log seconds at sizes of curves that have rows of their own."""
+        """Return log seconds at sizes of measured curves."""
         log_s = _covariance(self.seen, curve, octave) @ self.weights
         for code, line in self.lines.items():
             mine = curve == code
@@ -112,7 +112,7 @@ def _covariance(seen: Curves, curve: Ints, octave: Floats) -> Floats:
 
 FOLDS = 4
 LEAST_BAND = 1.645 * NOISE
-"""90 % of the versions of a library are within this of one another."""
+"""Least half-width: 90 % of the versions of a library differ by less."""
 
 NVLINK = ("a100_sxm", "h100_sxm", "b200_sxm", "b300_sxm")
 PCIE = ("l40s", "rtx_pro_6000")
@@ -143,9 +143,9 @@ def measured_collectives(measured: Path, device: str) -> Iterator[Calibration]:
 
 
 def held_out_errors(measured: Curves) -> tuple[Curves, Floats]:
-    """Return inner sizes with their log errors, each while it is held out.
+    """Return inner sizes with their log errors in the fold that holds them out.
 
-    A size is held out in all precisions at once: they are measured together.
+    A size is held out in all precisions at once, as they were measured together.
     """
     errors, inner = np.zeros(measured.curve.size), np.zeros(measured.curve.size, bool)
     for out in _folds(measured):
@@ -162,7 +162,7 @@ def errors_of(measured: Curves, out: Bools) -> Floats:
 
 
 def held_out_coverage(measured: Curves) -> Bools:
-    """Return of inner sizes whether the interval fitted without them covers them."""
+    """Return a mask of the inner sizes that an interval fitted without them covers."""
     covered = [np.zeros(0, bool)]
     for out in _folds(measured):
         bands = _bands(*held_out_errors(measured.take(~out)))
@@ -225,7 +225,7 @@ def fitted_curves(measured: Curves, *, with_bands: bool = True) -> dict[Key, Cur
 
 
 def _bands(held: Curves, errors: Floats) -> Floats:
-    """Return the interval of each curve: of the whole library, or of the curve if wider."""
+    """Return the half-width of each curve: that of the library, or its own if wider."""
     wide = max(_band(errors), LEAST_BAND)
     own = [errors[held.of(key)] for key in held.keys]
     return np.array([max(wide, _band(part)) if part.size else wide for part in own])
@@ -292,7 +292,7 @@ def growth_errors(table: Libraries, gpus: Sequence[str], collective: str) -> dic
 
 
 def growth_coverage(table: Libraries, gpus: Sequence[str], collective: str) -> Bools:
-    """Return of rows at 8 ranks whether the interval of growth fitted to other GPUs covers them."""
+    """Return a mask of rows at 8 ranks that intervals fitted to the other GPUs cover."""
     covered = [np.zeros(0, bool)]
     for gpu, errors in growth_errors(table, gpus, collective).items():
         others = growth_errors(table, [o for o in gpus if o != gpu], collective)

@@ -71,17 +71,17 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
-class Seen:
+class PredictedDeployment:
     """A measured deployment and its prediction."""
 
     row: PublicDeployment
     known: str  # evidence level of its kernels: one of KNOWN
     ratio: dict[str, float]  # measured over predicted, by metric
-    reach: dict[str, Ends]  # ends of the intervals of its passes, by metric
+    pass_interval: dict[str, Ends]  # ends of the intervals of its passes, by metric
 
 
 def fit_deployment_bands(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
-    """Yield the widths of both latencies, and those without each GPU."""
+    """Yield the interval widths of TTFT and TPOT, and those without each GPU."""
     seen, unknown = list(predicted(reference)), list(by_no_engine(reference))
     content: dict[str, Any] = {"width": {}, "tail": {}}
     without: dict[str, Any] = {gpu: {} for gpu in sorted({one.row.gpu for one in seen})}
@@ -108,7 +108,7 @@ def fit_deployment_bands(reference: Path, _only: Sequence[str]) -> Iterator[Cali
     yield replace(whole, file=LEFT_OUT / whole.file.name, content={"without": without})
 
 
-def predicted(reference: Path, known: Sequence[str] = KNOWN) -> Iterator[Seen]:
+def predicted(reference: Path, known: Sequence[str] = KNOWN) -> Iterator[PredictedDeployment]:
     """Yield predictions of some loads of every replica, at each evidence level of its kernels.
 
     Their groups are left out of engines' constants; messages and clocks stay as measured.
@@ -116,13 +116,13 @@ def predicted(reference: Path, known: Sequence[str] = KNOWN) -> Iterator[Seen]:
     for some in _loads(reference):
         for level in known:
             cache = cache_knowing(level, run_cache_without(some[0].runtime, some[0].group))
-            yield from _seen(cache, level, some)
+            yield from _predicted(cache, level, some)
 
 
-def by_no_engine(reference: Path) -> Iterator[Seen]:
-    """Yield predictions by kernels as measured, without constants of engine and front end."""
+def by_no_engine(reference: Path) -> Iterator[PredictedDeployment]:
+    """Yield predictions by measured kernels, without constants of an engine and its API server."""
     for some in _loads(reference):
-        yield from _seen(run_cache_of(load_runtime(NO_ENGINE)), BEST, some)
+        yield from _predicted(run_cache_of(load_runtime(NO_ENGINE)), BEST, some)
 
 
 def _loads(reference: Path) -> Iterator[list[PublicDeployment]]:
@@ -132,7 +132,7 @@ def _loads(reference: Path) -> Iterator[list[PublicDeployment]]:
 
 
 def cache_knowing(level: str, cache: RunCache) -> RunCache:
-    """Return a cache that simulates with kernels known at an evidence level and no better."""
+    """Return a run cache whose kernels are priced at an evidence level and no better."""
     measured = cache.deployment
 
     def deployment(point: object) -> Deployment:
@@ -145,21 +145,23 @@ def cache_knowing(level: str, cache: RunCache) -> RunCache:
     return cache
 
 
-def _seen(cache: RunCache, level: str, some: Sequence[PublicDeployment]) -> Iterator[Seen]:
-    def predict(row: PublicDeployment) -> Seen:
+def _predicted(
+    cache: RunCache, level: str, some: Sequence[PublicDeployment]
+) -> Iterator[PredictedDeployment]:
+    def predict(row: PublicDeployment) -> PredictedDeployment:
         point = point_of(row)
         metrics = run_of(point, cache=cache).metrics()
         table, _ = prices_of(point, cache.deployment(point).hardware)
         assert metrics.tpot_mean_s is not None
         assert metrics.ttft_mean_s is not None
         ratio = {"tpot": row.tpot_s / metrics.tpot_mean_s, "ttft": row.ttft_s / metrics.ttft_mean_s}
-        return Seen(row, level, ratio, dict(table.reach))
+        return PredictedDeployment(row, level, ratio, dict(table.reach))
 
     return (one for _, one in _feasible(some, predict))
 
 
 def _feasible(rows: Iterable[Row], answer: Callable[[Row], Answer]) -> Iterator[tuple[Row, Answer]]:
-    """Yield the rows that have an answer, and their answers."""
+    """Yield the feasible rows with their results."""
     for row in rows:
         try:
             yield row, answer(row)
@@ -169,19 +171,19 @@ def _feasible(rows: Iterable[Row], answer: Callable[[Row], Answer]) -> Iterator[
 
 def widths_of(
     metric: str,
-    seen: Sequence[Seen],
-    engine_of: Callable[[Seen], str] = lambda one: one.row.framework,
+    seen: Sequence[PredictedDeployment],
+    engine_of: Callable[[PredictedDeployment], str] = lambda one: one.row.framework,
 ) -> dict[str, Width]:
     """Return the widths of a metric by engine.
 
-    Engines' parts are fitted together. One multiple of the scale covers 90 %, and reaches further
+    Engines' parts are fitted together. One multiple of the scale covers 90 % of errors; it is wider
     on the side to which errors are skewed on all GPUs.
     """
     off = np.log([one.ratio[metric] for one in seen])
-    reaches = np.array([one.reach[metric] for one in seen])
+    pass_intervals = np.array([one.pass_interval[metric] for one in seen])
     engines = np.array([engine_of(one) for one in seen])
     names = list(dict.fromkeys(engines.tolist()))
-    scales = np.stack([scale(part, reaches) for part in ENGINES.tolist()])
+    scales = np.stack([scale(part, pass_intervals) for part in ENGINES.tolist()])
     part, of_all = dict.fromkeys(names, 0.0), scales[0]
     for name in names * ROUNDS:
         tried = [np.where(engines == name, one, of_all) for one in scales]
@@ -190,7 +192,7 @@ def widths_of(
     for name in names:
         groups = {one.row.group for one in seen if engine_of(one) == name}
         part[name] *= 1.0 + NEXT / len(groups)
-    multiple = off / scale(np.array([part[name] for name in engines.tolist()]), reaches)
+    multiple = off / scale(np.array([part[name] for name in engines.tolist()]), pass_intervals)
     skew = SHARED * _skew(multiple, [(one.row.gpu, one.known) for one in seen])
     symmetric = np.abs(multiple) * np.exp(-0.5 * skew * np.sign(multiple))
     groups_of_all = [(one.row.group, engine_of(one)) for one in seen]
@@ -200,10 +202,10 @@ def widths_of(
 
 
 def _skew(off: Floats, groups: Sequence[tuple[str, str]]) -> float:
-    """Return the log of how much further errors reach above than below, shared by all groups.
+    """Return the common skew of groups: log of the upper over the lower 90 % end of errors.
 
-    It is the mean over groups, less twice its standard error: a GPU may err to either side, so what
-    GPUs do not share does not transfer to the next.
+    The skew is the mean over groups, shrunk by twice its standard error, since a skew that GPUs do
+    not share does not transfer to the next GPU.
     """
     of_group = grouped(zip(groups, off.tolist(), strict=True), lambda pair: pair[0])
     ends = np.array([quantile([one for _, one in some], COVERED) for some in of_group.values()])
@@ -217,13 +219,13 @@ def _skew(off: Floats, groups: Sequence[tuple[str, str]]) -> float:
 
 
 def _negative_log_likelihood(off: Floats, scales: Floats) -> float:
-    """Return that of a double exponential, per row and up to a constant."""
+    """Return the negative log-likelihood of a double exponential, per row, up to a constant."""
     return float(np.log(np.mean(np.abs(off) / scales)) + np.mean(np.log(scales)))
 
 
-def _outside(one: Seen, metric: str, width: Width) -> float:
-    """Return how far a measurement lies outside its band, as a share of the band's end."""
-    low, high = width.band(one.reach[metric])
+def _outside(one: PredictedDeployment, metric: str, width: Width) -> float:
+    """Return the distance of a measurement from its interval, as a share of the interval's end."""
+    low, high = width.band(one.pass_interval[metric])
     return max(0.0, low / one.ratio[metric] - 1.0, one.ratio[metric] / high - 1.0)
 
 

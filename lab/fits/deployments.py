@@ -174,7 +174,7 @@ def _groups(file: Path) -> Mapping[str, Any]:
 
 
 OLDER = {"vllm_0_13": "vllm", "sglang_0_5_8": "sglang"}
-"""Runtimes of 2025 that are written, and their engines."""
+"""Runtimes of releases of 2025, and their engines."""
 
 EXPERTS = "experts"
 KINDS = EXPERTS, f"{NARROW}{EXPERTS}", f"{WIDENED}{EXPERTS}"
@@ -186,11 +186,11 @@ KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
     "sglang": {EXPERTS: ("sglang",)},
     "vllm": {f"{EXPERTS}.ampere": ("sglang",), f"{NARROW}{EXPERTS}.ampere": ("vllm",)},
 }
-"""Kernels of experts that older releases ran where current ones have others: `fused_moe` on
+"""Expert kernels of older releases, where current ones run other kernels: `fused_moe` on
 Blackwell, and on Ampere, where vLLM's own were not measured."""
 
 LIKE = {"sglang": "sglang_0_5_9"}
-"""Releases that older ones equal in all else, where those are not the current ones."""
+"""Releases whose other constants an older release has, where they are not the current ones."""
 
 UNMEASURED = "triton"
 """An attention backend that was not timed for latent attention."""
@@ -306,7 +306,7 @@ def _log_ratios(block: ResultBlock, factor: float) -> tuple[float, float]:
 
 
 def _best(error: Floats, models: np.ndarray) -> float:
-    """Return the factor of the least mean error."""
+    """Return the factor with the least mean error."""
     _, index, count = np.unique(models, return_inverse=True, return_counts=True)
     weight = count[index] ** -0.5
     size = [float(weight @ np.abs(_at(error, step)).mean(axis=1)) for step in STEPS.tolist()]
@@ -314,7 +314,7 @@ def _best(error: Floats, models: np.ndarray) -> float:
 
 
 def _at(error: Floats, factor: float) -> Floats:
-    """Return the errors of rows under a factor."""
+    """Return the errors of rows under a factor, interpolated between simulated ones."""
     high = int(np.clip(np.searchsorted(TRIED, factor), 1, len(TRIED) - 1))
     share = (factor - TRIED[high - 1]) / (TRIED[high] - TRIED[high - 1])
     found: Floats = error[high - 1] + share * (error[high] - error[high - 1])
@@ -330,7 +330,7 @@ ANY_S = 0.1
 """Deviation of the prior of a process's time per request: wide."""
 
 ROUNDS, LEAST_ERROR = 30, 0.02
-"""Rounds of weights, and the error below which rows weigh alike."""
+"""Rounds of reweighting, and the error below which rows have equal weights."""
 
 
 def fit_frontends(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:

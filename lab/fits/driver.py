@@ -58,7 +58,7 @@ class Calibration:
         return float(np.mean(np.abs(self.errors)))
 
     def document(self, reference: Path = Path()) -> dict[str, Any]:
-        """Return what the file says.
+        """Return the content of the file.
 
         Raises:
             UserError: none of the measured tables exists.
@@ -112,7 +112,7 @@ def fits() -> dict[str, Path]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one fit as the command line asks."""
+    """Run one fit from the command line."""
     parser = argparse.ArgumentParser(
         prog="sweeper-lab fit",
         description=__doc__,
@@ -156,7 +156,7 @@ def _run(asked: argparse.Namespace) -> None:
 
 
 def difference(document: Mapping[str, Any], file: Path) -> str:
-    """Compare what was fitted with a stored file, and say what differs and by how much."""
+    """Return a sentence on the differences between fitted and stored numbers."""
     if not file.is_file():
         return "is not there"
     stored = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -194,7 +194,7 @@ def leaves(
 
 
 def count_parameters(content: Mapping[str, Any]) -> int:
-    """Return how many numbers a calibration holds besides its provenance."""
+    """Return the number of fitted numbers in a calibration."""
     return sum(_is_number(value) for _, value in leaves(content))
 
 
@@ -203,7 +203,7 @@ def _is_number(value: object) -> bool:
 
 
 def rounded(value: Any, style: str) -> Any:
-    """Return nested tables with every float as a format writes it.
+    """Return nested tables with every float rounded by a format.
 
     >>> rounded({"start_s": np.float64(1.23456e-06), "seen": (1, 2.0)}, ".3g")
     {'start_s': 1.23e-06, 'seen': [1, 2.0]}

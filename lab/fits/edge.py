@@ -101,7 +101,9 @@ def left_out_errors(table: Latencies, known: Sequence[str], own: float) -> Float
     errors = []
     for device in known:
         prior = prior_of(table, [one for one in known if family(one) != family(device)], own)
-        errors += [off(table, prior, device, drawn(table, SAMPLES, seed)) for seed in range(DRAWS)]
+        errors += [
+            mean_error(table, prior, device, drawn(table, SAMPLES, seed)) for seed in range(DRAWS)
+        ]
     return np.array(errors)
 
 
@@ -119,7 +121,7 @@ def unseen(table: Latencies, device: str, samples: Ints) -> Ints:
     return np.flatnonzero(kept)
 
 
-def off(table: Latencies, prior: Prior, device: str, samples: Ints) -> float:
+def mean_error(table: Latencies, prior: Prior, device: str, samples: Ints) -> float:
     """Return the mean relative error of a device on networks that were not measured."""
     seconds = table.seconds[device]
     weights = adapt(prior, table.features[samples], seconds[samples])

@@ -46,7 +46,7 @@ APART = ("sglang",)
 """Engines with prefill-only iterations."""
 
 OF_REST = ("trtllm",)
-"""Engines whose memory fraction applies to what the weights leave."""
+"""Engines whose memory fraction applies to the memory beside the weights."""
 
 
 def by_replica(rows: Sequence[Deployed]) -> Mapping[tuple[object, ...], list[int]]:
@@ -131,7 +131,7 @@ TRANSFERRED = {family: f"transferred_{family}" for family in FAMILIES}
 """Columns of kernels that were not measured on the GPU they run on."""
 
 MANY = {family: f"many_{family}" for family in ("gemm", "experts")}
-"""Columns of products, for the part that they are of many tokens."""
+"""Columns of products with many tokens."""
 
 PACES, HOST_TIMES = ("paces", "transferred", "many"), ("host_s", "sequence_s")
 GAPS = ("layer_s", *HOST_TIMES)
@@ -153,7 +153,7 @@ PRIORS = {
 
 
 def kernels_of(name: str) -> dict[str, Any]:
-    """Return whose kernels compete in a runtime, by family."""
+    """Return the frameworks whose kernels compete in a runtime, by family."""
     found: dict[str, Any] = ENGINES[name].get("kernels") or ENGINES[SAME_CONSTANTS[name]]["kernels"]
     return found
 
@@ -164,12 +164,12 @@ def framework_of(name: str) -> str:
 
 
 def alike(name: str) -> list[str]:
-    """Return the runtimes with the constants of another."""
+    """Return the runtimes that have the constants of this one."""
     return [other for other, engine in SAME_CONSTANTS.items() if engine == name]
 
 
 def bare(name: str) -> Runtime:
-    """Return a runtime that adds nothing to its kernels."""
+    """Return a runtime without gaps and host times."""
     return Runtime(
         name=name,
         framework=framework_of(name),
@@ -183,7 +183,7 @@ def bare(name: str) -> Runtime:
 
 
 def batch_times_of(name: str) -> dict[str, float]:
-    """Return the times of a release's experts of a batch over current ones, by kernels."""
+    """Return the slowdown of a release's batched expert kernels against current ones."""
     if slower := ENGINES[name].get("slower"):
         kernels = slower["kernels"]
         return {kernels: load_runtime(slower["as"]).batch_times[kernels]}
@@ -251,8 +251,8 @@ def constants_of(
 ) -> Iterator[Constant]:
     """Yield the constants: paces by architecture or fabric, gaps by framework and kind of layer.
 
-    Gaps of a kind of layer are all engines', except for releases that have one of their own. An
-    architecture without rows of its own kernels has paces of transferred ones.
+    All engines share the gap of a kind of layer, except releases that have their own. An
+    architecture without measured kernels has paces of transferred kernels.
 
     Args:
         columns: of every row.
@@ -308,7 +308,7 @@ def runtime_table(name: str, value: Mapping[str, float]) -> dict[str, Any]:
 
 
 def left_out_table(name: str, value: Mapping[str, float]) -> dict[str, Any]:
-    """Return the constants of a runtime fitted without a group, and of releases apart from it."""
+    """Return the constants of a runtime fitted without a group, and those of its other releases."""
     table = runtime_table(name, value)
     for other in alike(name):
         own = {kind: value[f"{other}.{kind}"] for kind in ENGINES[other].get("own", ())}
@@ -318,7 +318,7 @@ def left_out_table(name: str, value: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _host_of(name: str, value: Mapping[str, float]) -> dict[str, float]:
-    """Return the host times that a runtime has from another, if it does."""
+    """Return the host times that a runtime shares with another; empty if it shares none."""
     whose = ENGINES[name].get("host")
     return {time: value[f"{whose}.{time}"] for time in HOST_TIMES} if whose else {}
 

@@ -45,7 +45,7 @@ SHARES = np.arange(0.0, 1.0 + 0.01 / 2, 0.01)
 
 
 def fit_clocks(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
-    """Yield the slowdown of each GPU, and their mean for other GPUs."""
+    """Yield the slowdown of each GPU under busy tensor cores, and the mean for other GPUs."""
     slowdown, held_out, rows = {}, [], 0
     layers = layer_rows(reference)
     for gpu in LAYER_GPUS.values():
@@ -74,7 +74,11 @@ TIMED = ("schedule", "prepare_inputs_launch", "sampler_launch", "process_model_o
 
 
 def fit_hosts(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
-    """Yield the seconds of an iteration."""
+    """Yield the least host time of an iteration: scheduling, inputs and sampling.
+
+    A line over the batch size gives the part that does not depend on the size. The fastest GPU and
+    release represents all engines: a lower bound, as current ones have not been timed so.
+    """
     groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for row in read_records(reference / CPU_OVERHEAD):
         times = [row[f"{part}_median_ms"] for part in TIMED]
@@ -127,7 +131,13 @@ class PassConfiguration:
 
 
 def fit_pass_intervals(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
-    """Yield the shares of known and of new GPUs."""
+    """Yield the part of a pass's error that no kernel's interval explains, as a share of the pass.
+
+    The share covers 90 % of the configurations of a GPU; repeats of a configuration count once,
+    with their mean. GPUs that a runtime was fitted on have the widest share, new GPUs the mean
+    share. On new GPUs the whole error counts, as intervals of transferred kernels would explain any
+    error.
+    """
     known = configurations(reference)
     share = shares(known)
     log_errors = np.log([one.predicted_s / one.measured_s for one in known])
@@ -196,8 +206,8 @@ GRADIENTS = tuple(round(0.70 + 0.01 * step, 2) for step in range(41))
 """Candidates for launch times and for factors of backward products."""
 
 NEW, FEW_ROWS, FEWEST = ("h100_sxm", "a100_pcie_80gb"), 10, 2
-"""GPUs that act as unmeasured ones, the rows of each operator class that are
-known of it, and the least rows of a class, of which half are drawn."""
+"""GPUs that act as new ones, their known rows of each operator class, and the least rows of a
+class, of which half are drawn."""
 
 ODD = "p4"
 """A GPU whose kernels were timed in another clock state."""
@@ -234,7 +244,11 @@ class FittedGraph:
 
 
 def fit_graphs(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
-    """Yield PyTorch's constants, fitted to every graph."""
+    """Yield PyTorch's constants: backward products, launch times, depthwise convolutions.
+
+    The host's time for a launch is one number per phase, the speed of backward products one per
+    vendor. Rows whose forward pass shows fresh allocations count in their backward pass alone.
+    """
     rows = priced_cases(reference)
     framework = replace(fit_framework(rows), pace=depthwise_paces(read_profiles(reference)))
     without = functools.cache(functools.partial(fit_without, rows))
@@ -281,7 +295,7 @@ def few_shot_profile(gpu: Gpu, rows: Sequence[Rows], seed: int) -> Profile:
 
 
 def fit_framework(rows: Sequence[FittedGraph]) -> Framework:
-    """Return the constants of least error: backward products first, then the host.
+    """Return the constants with the least error: backward products first, then launch times.
 
     Raises:
         UserError: a phase has no row to fit to.

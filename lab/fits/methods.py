@@ -102,14 +102,14 @@ def band_of(predicted_s: Floats, measured_s: Floats, *, widen: float = 1.0) -> B
 
 
 ROW_ERROR = 0.10
-"""Scatter of rows that no constant explains."""
+"""Residual deviation of rows."""
 
 MANY_ROWS, ROUNDS = 50.0, 8
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A number to be fitted: the column it multiplies, and its prior."""
+    """A number to fit: its column and its prior."""
 
     name: str
     column: Floats
@@ -138,7 +138,7 @@ class LeastSquares:
 
 @dataclass(frozen=True)
 class LeastSquaresFit:
-    """Constants of all rows and without each group, and the predictions of each group left out."""
+    """Constants of all rows and without each group, and held-out predictions."""
 
     values: Floats
     without: Mapping[str, Floats]
@@ -215,7 +215,7 @@ def least_log_error(
 
 
 def group_weights(groups: Sequence[str]) -> Floats:
-    """Return weights under which a group counts as the square root of its rows."""
+    """Return weights of rows: a group has the weight of the square root of its size."""
     _, index, count = np.unique(np.array(groups), return_inverse=True, return_counts=True)
     return np.asarray((MANY_ROWS / count[index]) ** 0.25, np.float64)
 

@@ -44,11 +44,11 @@ from simulators.training.memory import rank_memory
 from simulators.training.step import Work, steps, work_of
 
 TIMES_S = np.geomspace(5e-5, 5e-4, 117)
-"""Times that are tried, 2 % apart; of those that fit alike the first counts."""
+"""Candidates for the launch time, 2 % apart; the first of equal ones counts."""
 FIRST, SECOND = "submitters_first", "submitters_second"
-"""Tables of what is fitted to either half of the submitters."""
+"""Names of the constants fitted to either half of the submitters."""
 FEW_GPUS = 4
-"""GPUs to which a layer of 70B parameters is kept that hosts have time to launch."""
+"""Most GPUs of a layer of 70B parameters whose kernels are longer than their launches."""
 
 
 def without_graphs(rows: Iterable[TrainingSubmission]) -> list[TrainingSubmission]:
@@ -57,7 +57,7 @@ def without_graphs(rows: Iterable[TrainingSubmission]) -> list[TrainingSubmissio
 
 
 def in_first_half(rows: Iterable[TrainingSubmission]) -> frozenset[str]:
-    """Return the submitters of the first half; either half has some that cut layers thin."""
+    """Return the submitters of the first half; both halves have some with many GPUs per layer."""
     thin: dict[str, bool] = {}
     for row in without_graphs(rows):
         is_thin = row.job.tp * row.job.cp > FEW_GPUS
@@ -70,7 +70,7 @@ def in_first_half(rows: Iterable[TrainingSubmission]) -> frozenset[str]:
 
 
 def launch_times_s(reference: Path, constants: Constants) -> dict[str, float]:
-    """Return the time fitted to all systems, under no name, and to those of each half."""
+    """Return the launch time fitted to all systems (empty name), and to each half."""
     rows = without_graphs(submissions(reference))
     first = in_first_half(rows)
     halves = {
@@ -82,7 +82,7 @@ def launch_times_s(reference: Path, constants: Constants) -> dict[str, float]:
 
 
 def fitted_launch_s(rows: Sequence[TrainingSubmission], constants: Constants) -> float:
-    """Return the time under which steps are off by the least, in the mean of logarithms."""
+    """Return the launch time with the least mean absolute log error."""
     works = [work_of(row.job, row.plans) for row in rows]
     measured_s = np.array([row.seconds for row in rows])
 
@@ -105,12 +105,12 @@ PROBE = 0.03
 """Step of numerical derivatives, in logarithms."""
 
 LONGEST_STEP, LEAST_ERROR, ROUNDS, LEAST_GAIN = 0.5, 5e-3, 25, 1e-5
-"""Longest step in logarithms, error below which all weigh alike, most steps, least gain of one."""
+"""Longest step in logarithms, error below which weights are equal, most steps, least gain."""
 
 
 @dataclass(frozen=True)
 class PricedSteps:
-    """A measured step and its work, before any constant."""
+    """A measured step and its work, without constants."""
 
     step: MeasuredStep
     work: Work
@@ -130,7 +130,7 @@ def priced_steps(reference: Path) -> Iterator[PricedSteps]:
 
 
 def fastest_s(one: PricedSteps, constants: Constants) -> float:
-    """Return the step time of the fastest way of running a measured step."""
+    """Return the predicted time of the fastest plan of a measured step."""
     return float(np.min(steps(one.work, constants).step_s * one.fits))
 
 
@@ -149,7 +149,7 @@ def nested(numbers: Mapping[str, float]) -> dict[str, object]:
 
 
 def halves(rows: Sequence[PricedSteps], split: int) -> list[bool]:
-    """Return for each step whether its group falls to the first half of a split.
+    """Return a mask of the steps whose group is in the first half of a split.
 
     Groups of one source, one kind of model and one architecture are dealt out in turn, in an order
     by their hashes, so that either half has some of each.
@@ -168,7 +168,7 @@ def halves(rows: Sequence[PricedSteps], split: int) -> list[bool]:
 
 
 def fit_training_steps(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
-    """Yield the constants: for use, and of each half of each split."""
+    """Yield the constants fitted to all steps, and to each half of each split."""
     rows = [
         one
         for one in priced_steps(reference)
@@ -203,7 +203,7 @@ def fit_training_steps(reference: Path, _only: Sequence[str]) -> Iterator[Calibr
 
 
 def fitted_constants(rows: Sequence[PricedSteps]) -> dict[str, float]:
-    """Return the constants of least loss; exposed shares of communication do not exceed one."""
+    """Return the constants with the least loss; exposed shares of communication are at most 1."""
     start: dict[str, float] = CONFIG["start"]
     names = list(start)
     begin = np.log([start[name] for name in names])

@@ -44,7 +44,7 @@ RANGES = 12
 
 PROMPT_PROBABILITY = (*np.linspace(0.0, 0.98, 99), 0.985, 0.99, 0.995, 0.998, 0.999, 1.0)
 OUTPUT_PROBABILITY = (*np.linspace(0.0, 0.95, 39), 0.96, 0.97, 0.98, 0.985, 0.99, 0.995, 1.0)
-"""Finer towards the tail, which carries much of the mean."""
+"""Probabilities of the quantile tables, finer towards the tail, which has much of the mean."""
 
 
 def fit_request_lengths(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
@@ -183,7 +183,7 @@ def mean_rates(rows: Sequence[speculation.Drafts]) -> tuple[float, ...]:
 
 
 def first_guess(guesses: Mapping[int, float], growth: float) -> float:
-    """Return the acceptance rate of one guess, from that of the fewest guesses measured.
+    """Return the acceptance rate of one guess, from the rate of the fewest measured guesses.
 
     >>> round(first_guess({2: 0.5}, 1.0), 3)
     0.333
@@ -194,7 +194,7 @@ def first_guess(guesses: Mapping[int, float], growth: float) -> float:
 
 
 def growths(reference: Path) -> list[float]:
-    """Return the exponent with which odds of acceptance grow with guesses, of heads with one."""
+    """Return the exponents of the odds of acceptance over guesses, of heads with a first guess."""
     found = []
     for among in speculation.rates_by_guess(reference).values():
         odds = {rank: share / (1.0 - share) for rank, share in among.items()}

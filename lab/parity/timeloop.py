@@ -46,7 +46,7 @@ LOW, EXTENT, HELD_LOW, HELD_EXTENT, VECTOR, NEW_LOW, NEW_EXTENT, SENT_EXTENT = r
 """Rows of boxes, by rank: the tile, the one before, how it moved, what is new, what was before."""
 
 SENT, RECEIVED, LINKED, LARGEST, LARGEST_BLOCK, STEPS, ACTIVE = range(7)
-"""What a walk finds: words that leave, arrive and come from neighbours; tiles; time; elements."""
+"""Results of a walk: words sent, received and linked; largest tiles; steps; active elements."""
 
 CODE, SAME_AS, CODE_BEFORE, STAMP = range(4)
 """Rows of elements: where its tile begins, the first that has the same, both, a step before."""
@@ -123,7 +123,7 @@ def step_to(boxes: Ints, moving: int) -> int:
 
 @kernel(i8(matrix(i8), matrix(i8), array(i8), array(i8), matrix(i8)), no_refcount=True)
 def spread_out(spatial: Ints, dims: Ints, ends: Ints, radix: Ints, elements: Ints) -> int:
-    """Fill in where the tiles of all elements begin, relative to the first; return their number."""
+    """Fill in the origins of the tiles of all elements; return the number of elements."""
     active = 1
     for k in range(spatial.shape[0]):
         active *= ends[k]
@@ -145,7 +145,7 @@ def spread_out(spatial: Ints, dims: Ints, ends: Ints, radix: Ints, elements: Int
 
 @kernel(i8(matrix(i8), i8, i8, i8, i8, i8), no_refcount=True)
 def handed_over(elements: Ints, e: int, before: int, shift: int, columns: int, rows: int) -> int:
-    """Return whether a neighbour had, a step before, what an element needs now."""
+    """Return whether a neighbour had the words of this element a step before."""
     code = elements[CODE, e] + shift
     column, row = e % columns, e // columns
     for there, linked in (
@@ -191,7 +191,7 @@ def fan_out_words(
 
 @kernel(i8(matrix(i8), array(i8), array(i8)), no_refcount=True)
 def runs_of(spatial: Ints, last: Ints, ends: Ints) -> int:
-    """Fill in how far spatial loops run, of which the first instance is at; return the elements."""
+    """Fill in the iterations of spatial loops at the current place; return the elements."""
     active = 1
     for k in range(spatial.shape[0]):
         d = spatial[k, DIM]
@@ -299,9 +299,9 @@ class _Level:
 def extrapolated(
     mapping: LoopNest, layer: Layer, accelerator: Accelerator, exact: Evaluation, *, links: bool
 ) -> Evaluation:
-    """Return an evaluation with the counts, energy and cycles that Timeloop has.
+    """Return an evaluation with the counts, energy and cycles of Timeloop.
 
-    `links`: elements hand words to the neighbours in their row and column.
+    `links`: elements pass words to the neighbours in their row and column.
     """
     levels, energy_pj = _levels(mapping, layer), machine_of(accelerator).energy_pj
     found = {
@@ -367,7 +367,7 @@ def _recounted(
 
 
 def _levels(mapping: LoopNest, layer: Layer) -> list[_Level]:
-    """Return the loops that iterate with the tiles inside them; Y is outside X."""
+    """Return the loops with more than one iteration and the tiles inside them; Y is outside X."""
     tile = [1] * len(layer.dims)
 
     def outwards(loops: tuple[tuple[str, int], ...]) -> tuple[Loop, ...]:
@@ -391,9 +391,9 @@ def _levels(mapping: LoopNest, layer: Layer) -> list[_Level]:
 def _walks(
     tensor: Tensor, levels: list[_Level], layer: Layer, accelerator: Accelerator, linked: list[bool]
 ) -> list[Ints]:
-    """Return what walks find between each level and the next, the multipliers last.
+    """Return the counts of a walk between each level and the next; multipliers come last.
 
-    `linked` says of each next level whether its elements hand on what they have of the tensor.
+    `linked`: whether the elements of each next level pass words of the tensor to neighbours.
     """
     ranks = {
         layer.dims.index(dim): (r, c) for r, rank in enumerate(tensor.ranks) for dim, c in rank

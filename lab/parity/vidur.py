@@ -108,7 +108,7 @@ PREFILL_FIRST = True
 
 @kernel(SCHEDULE)
 def schedule(_now: float, view: View) -> int:
-    """Admit prompts while they fit, each counted as if padded to the longest; none: decode all."""
+    """Admit prompts while they fit, padded to the longest; decode all requests without any."""
     limits, pool = view.limits, view.pool
     longest = 0
     while can_admit(limits, pool):

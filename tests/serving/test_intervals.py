@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.fits.deployment_bands import SHARED, Seen, widths_of
+from lab.fits.deployment_bands import SHARED, PredictedDeployment, widths_of
 from simulators.core.fields import updated
 from simulators.serving.answer.metrics import WITH_BAND
 from simulators.serving.measured_deployments import POWER, Width, both, deployment_bands
@@ -108,9 +108,9 @@ def test_interval_components_add_in_quadrature() -> None:
 
 def seen(
     gpu: str, framework: str, ratio: float, reach: tuple[float, float], model: int = 0
-) -> Seen:
+) -> PredictedDeployment:
     row: Any = SimpleNamespace(gpu=gpu, framework=framework, group=f"{model}.{gpu}")
-    return Seen(row, "best", {"tpot": ratio}, {"tpot": reach})
+    return PredictedDeployment(row, "best", {"tpot": ratio}, {"tpot": reach})
 
 
 @pytest.mark.slow
@@ -128,7 +128,7 @@ def test_held_out_interval_covers_ninety_percent() -> None:
     inside = [
         low <= one.ratio["tpot"] <= high
         for one in some
-        for low, high in [found.band(one.reach["tpot"])]
+        for low, high in [found.band(one.pass_interval["tpot"])]
     ]
     assert np.mean(inside) == pytest.approx(0.9, abs=0.01)
 

@@ -39,13 +39,13 @@ from simulators.kernels.families.family import Entry
 from simulators.workload.operators import Attention
 
 LEAST_PACKED, LEAST_SLICE = 30, 10
-"""A packing with fewer rows takes its neighbour's place, a slice with fewer its packing's."""
+"""Least rows of a packing and of a slice; with fewer a neighbour's or the packing's grid serves."""
 
 PARTS, GUESSED = 4, 0.1
 """Rows within 1 / (2 x PARTS) octave share a place; weight, in rows, of a node without any."""
 
 PROJECTIONS, SETTLED = 40, 1e-3
-"""Most projections, and the move of all nodes below which they end."""
+"""Most projections, and the largest change of a node at which they end."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def _blocks_of(operator_of: Callable[[Sizes], Attention], packing: int, sizes: S
 def _grids_of(
     rows: Rows, form: Callable[[Attention], Floats], kinds: list[corrections.Slice]
 ) -> dict[corrections.Slice, Floats]:
-    """Return the grids of a packing and of its slices; latents of all widths share one."""
+    """Return the grids of a packing and of its slices; all latent widths share one grid."""
     steps = rows.operator
     at, residual = places(steps), np.log(rows.seconds / form(steps))
     shape = tuple(int(np.ceil(side)) + 1 for side in at.max(axis=0))
@@ -142,7 +142,7 @@ def _grids_of(
 
 
 def smoothed(known_at: Floats, values: Floats, wanted: Floats, scales: Scales) -> Floats:
-    """Return the process's mean at wanted places, given values at others; a row per place."""
+    """Return the mean of the process at wanted places, given values at known ones."""
     known, which = np.unique(np.rint(PARTS * known_at) / PARTS, axis=0, return_inverse=True)
     which = which.reshape(-1)
     count = np.bincount(which)
@@ -170,7 +170,7 @@ def _matern(distance: Floats) -> Floats:
 
 
 def nearest_rising(grid: Floats, weights: Floats) -> Floats:
-    """Return the grid nearest in weighted squares that falls along neither side."""
+    """Return the grid with the least weighted squares that is non-decreasing along both axes."""
     fitted, owed = grid.copy(), [np.zeros_like(grid), np.zeros_like(grid)]
     for _ in range(PROJECTIONS):
         before = fitted
@@ -200,7 +200,7 @@ MUCH_LESS = 0.9
 
 
 def fit_decode(rows: Rows) -> FittedEntry:
-    """Return the entry fitted to rows that are not held out; band and error are of octaves."""
+    """Return the entry fitted to rows that are not held out; octaves give interval and error."""
     gpu = load_gpu(rows.gpu)
     entry = fit_entry(rows.where(~rows.held_out), gpu)
     parts = octaves_left_out(rows)
@@ -245,7 +245,7 @@ def fit_entry(rows: Rows, gpu: Gpu) -> Entry:
 
 
 def multiplies_by_warps(gpu: Gpu) -> bool:
-    """Return whether a GPU's tensor cores are driven by single warps, as before Hopper."""
+    """Return whether single warps drive the tensor cores of a GPU, as before Hopper."""
     return gpu.architecture in instructions()["warp"]
 
 

@@ -64,13 +64,13 @@ Option = tuple[float, float] | None
 """Slope left to the formula and lean of the trees of a correction; None: no correction."""
 
 RANDOM_ROWS = 3000
-"""Random-shaped rows a fit looks at; more of them say nothing new."""
+"""Random-shaped rows of a fit; more do not lower errors."""
 
 RANDOM_WEIGHT, LAYER_WEIGHT = 0.2, 1000.0
-"""Of a random-shaped row, and of all layer-shaped rows together: models are made of the latter."""
+"""Weights of a random-shaped row, and of all layer-shaped rows together, as in models."""
 
 FOLDS = 5
-"""Of the cross-validation that decides on a correction and measures the bands."""
+"""Folds of the cross-validation that selects a correction."""
 
 TREES, DEPTH = 64, 3
 CORRECTIONS = tuple((alpha, lean) for alpha in (0.8, 0.9, 1.0) for lean in (0.0, 1.0))
@@ -80,10 +80,10 @@ WORTHWHILE = 0.97
 """A correction must lower the cross-validated error by 3 % of itself to be kept."""
 
 CLEAR_OF_DISPATCH = 1.5
-"""Calls this many times longer than an empty one say something about the kernel."""
+"""Least time of a call that a correction is fitted to, over an empty call."""
 
 ALIGNED = 4.0
-"""Widths that are multiples of this run the vectorised row kernels, as all layers' widths do."""
+"""Divisor of widths that run vectorised row kernels, as the widths of all layers do."""
 
 
 def fit_full(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
@@ -95,7 +95,7 @@ def fit_full(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
 
 
 def cross_validated_s(rows: Rows, gpu: Gpu, under: Profile, fit: Fit, folds: int = FOLDS) -> Floats:
-    """Return predictions for each row by fits that did not see its shape."""
+    """Return cross-validated predictions: each shape is predicted by a fit without it."""
     out = np.full(len(rows), np.nan)
     for aside in _folds(rows, folds):
         profile = fit(rows.where(~aside), gpu, under)
@@ -113,7 +113,7 @@ def _folds(rows: Rows, folds: int) -> Iterator[Bools]:
 
 
 def _thinned(rows: Rows) -> tuple[Rows, Floats]:
-    """Return the rows a fit looks at, and their weights."""
+    """Return the rows of a fit, and their weights."""
     keep = np.ones(len(rows), bool)
     random = np.flatnonzero(~rows.from_layers)
     if random.size > RANDOM_ROWS:
@@ -179,7 +179,7 @@ def _sizes(rows: Rows) -> Sizes:
 
 
 def _running_s(rates: GemmRates, rows: Rows, gpu: Gpu) -> Floats:
-    """Return the uncorrected seconds of products of one class, whatever the other class says."""
+    """Return the seconds of products of one class without correction and dispatch."""
     operator = rows.operator
     if isinstance(operator, Convolution):
         return algorithm_seconds(operator, gpu, rates)
@@ -188,7 +188,7 @@ def _running_s(rates: GemmRates, rows: Rows, gpu: Gpu) -> Floats:
 
 
 def _best_correction(rows: Rows, gpu: Gpu, under: Profile) -> Option:
-    """Return the correction that helps most on shapes it has not seen, if any does."""
+    """Return the correction with the least cross-validated error; None unless it is worthwhile."""
     rows, _ = _thinned(rows)
     judged = rows.from_layers if rows.from_layers.any() else np.ones(len(rows), bool)
     blind = {option: np.full(len(rows), np.nan) for option in (None, *CORRECTIONS)}
@@ -205,7 +205,7 @@ def _best_correction(rows: Rows, gpu: Gpu, under: Profile) -> Option:
 
 
 def _corrected(rows: Rows, gpu: Gpu, plain: Profile, option: Option) -> Profile:
-    """Return the profile with boosted trees on what the tile model misses of this class."""
+    """Return the profile with boosted trees on the residuals of the tile model."""
     if option is None:
         return plain
     kept, weights = _thinned(rows)

@@ -100,7 +100,7 @@ FORM_ROWS, TREE_ROWS = 3000, 8000
 
 ALPHA, TREES, DEPTH = 0.5, 64, 4
 EXPERT_ALPHA, EXPERT_TREES = 0.9, 32
-"""Slope left to the form, and trees: more predict models left out no better."""
+"""Slope left to the form, and number of trees; more do not predict left-out models better."""
 
 TUNED_NAME, TUNED_TOKENS, TUNED_LEAST = "sglang.experts.bf16", 1024.0, 1.5
 """SGLang ships tuned tiles for some layers: two to three times as fast where tokens are many."""
@@ -156,7 +156,7 @@ def _tables(gpu: str, kernels: set[str]) -> list[str]:
 
 
 def fit_kernel(rows: Rows) -> FittedEntry:
-    """Return the entry of one kernel; the interval of experts is that of models left out."""
+    """Return the entry of one kernel; experts have the interval of models left out."""
     if rows.kernel.endswith("decode"):
         return fit_decode(rows)
     seen, gpu = rows.where(~rows.held_out), load_gpu(rows.gpu)
@@ -200,7 +200,7 @@ def _fit(seen: Rows, gpu: Gpu) -> Entry:
 
 
 def predicted_s(rows: Rows, gpu: Gpu, entry: Entry) -> Floats:
-    """Return predicted seconds of measured rows: of experts, both products together."""
+    """Return predicted seconds of measured rows; experts are the sum of both products."""
     if rows.kernel != "experts":
         return fitted_seconds(rows.operator, gpu, entry)
     up, down = _products_s(rows, gpu, entry)
@@ -212,7 +212,7 @@ def _products_s(rows: Rows, gpu: Gpu, entry: Entry) -> list[Floats]:
 
 
 def _fit_form(rows: Rows, gpu: Gpu) -> dict[str, float]:
-    """Return the numbers of the first form, unless another form's error is much less."""
+    """Return the numbers of the first form, or of another whose error is much less."""
     some = rows.thinned(FORM_ROWS)
     seconds, names = _form_of(some, gpu), _forms(rows, gpu)
     fitted = [form(name).fit(seconds, some.seconds, ridge=RIDGE) for name in names]
@@ -238,7 +238,7 @@ def _forms(rows: Rows, gpu: Gpu) -> Sequence[str]:
 
 
 def _tuned(rows: Rows, gpu: Gpu, numbers: Numbers) -> dict[str, float]:
-    """Return how much faster than the form the layers with tuned tiles run."""
+    """Return the speedup of layers with tuned tiles against the form."""
     up, _ = products_of(rows)
     faster, found = _form_of(rows, gpu)(dict(numbers)) / rows.seconds, {}
     for experts, width in sorted(set(zip(up.experts.tolist(), up.width.tolist(), strict=True))):
@@ -290,7 +290,7 @@ PROMPTS, PROMPT_DTYPE, WIDE_HEADS, FEWEST_WIDE = "mla_prefill", "bf16_bf16", 512
 
 
 def fit_triton(reference: Path, gpu: str) -> Iterator[FittedEntry]:
-    """Yield the entries of Triton's latent attention on a GPU, under the names it is found by."""
+    """Yield the entries of Triton's latent attention on a GPU, one per library name."""
     if multiplies_by_warps(load_gpu(gpu)):
         table = read_table(reference / tables_of(LATENT_DECODE)[0], gpu=NAMED.get(gpu, gpu))
         for part in measured_in(table, gpu, LATENT_DECODE, LEAST_ROWS):
@@ -313,7 +313,7 @@ def fit_triton(reference: Path, gpu: str) -> Iterator[FittedEntry]:
 
 
 def beyond_host(rows: Rows) -> Rows:
-    """Return the rows whose time is the kernel's own."""
+    """Return the rows whose time is that of the kernel, not of the host."""
     rows = rows.where(rows.seconds > HIDDEN * rows.seconds.min())
     s = rows.sizes
     sides = np.stack([s["batch_size"], s["isl"] + s["step"], s["num_heads"]])

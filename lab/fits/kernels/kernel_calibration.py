@@ -61,7 +61,7 @@ class CalibrationForm:
             seconds_of: predicts seconds from the numbers.
             measured_s: measured seconds.
             ridge: weight of the start, in rows.
-            near: numbers to start from and be held near, in place of the form's own.
+            near: start and centre of the ridge, in place of the form's own.
         """
         near = near or self.start
         start = np.clip(np.log([near[name] for name in self.start]), self.low, self.high)
@@ -95,7 +95,7 @@ BINS, LEAF_ROWS, SHRINKAGE, WIDTH = 64, 3.0, 0.2, 0.05
 loss is linear."""
 
 EQUAL_GAIN = 1e-9
-"""Of splits whose gains differ by less the first counts."""
+"""Gain by which a later split must exceed an earlier one."""
 
 
 def relative_tiles(
@@ -308,7 +308,7 @@ class FittedEntry:
 
 
 def plain_entry(rows: Rows, numbers: Mapping[str, float]) -> Entry:
-    """Return an entry of a form's numbers alone."""
+    """Return an entry with the numbers of a form, without trees and grids."""
     return Entry(rows.framework, numbers, None, None, WIDEST, rows.gpu, calibrated=True)
 
 
@@ -376,7 +376,7 @@ def _entry_table(fitted: FittedEntry, leaf_step: float, digits: int) -> dict[str
 
 
 def grid_table(table: GridTable) -> dict[str, Any]:
-    """Return grids as a calibration stores them: a character per knot, rows divided by bars."""
+    """Return grids as a calibration stores them: a character per node, rows divided by bars."""
     middle = len(SIGNS) // 2
     grids = {}
     for where, grid in table.grids.items():

@@ -48,14 +48,14 @@ a second, attention for 0.3 s: what is read of it still holds what ran before.""
 def reading_w(
     correction: Correction, operator: Gemm | Attention, latency_s: Floats, watts: Floats
 ) -> Floats:
-    """Return what the meter shows of a loop of launches that draw `watts` once settled."""
+    """Return the meter's reading of a loop of launches whose settled draw is `watts`."""
     shape = latency_s.shape
     shown = corrected(correction, meter_features(operator, latency_s), watts.reshape(-1))
     return shown.reshape(shape)
 
 
 def meter_of(gpu: Gpu, name: str) -> Correction | None:
-    """Return the trees of a GPU for a kernel such as `gemm_bf16` or `decode`, if there are any."""
+    """Return the trees of a GPU for a meter such as `gemm_bf16` or `decode`; None without any."""
     table = (measured_power(gpu.name) or {}).get("meter", {}).get(name)
     return None if table is None else correction_from(table)
 
@@ -75,7 +75,7 @@ ridge the other GPU is predicted worse."""
 
 TREES, SHAPE_TREES, DEPTH = 120, 80, 4
 LEAN = 1.0
-"""One shape reads high or low by how its loop began; relative errors count alike."""
+"""Relative errors have equal costs, as a reading depends on the start of its loop."""
 
 
 def fit_power(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration]:
@@ -124,7 +124,7 @@ def _fit_trees(
     features_of: Callable[[Rows], Floats],
     trees: int,
 ) -> Correction:
-    """Return trees from the watts of a draw to those that the meter showed."""
+    """Return trees that map modelled watts to the readings of the meter."""
     watts = [modelled_w(draw, part.operator, gpu, part.seconds) for part in parts]
     features = np.concatenate([features_of(part) for part in parts], axis=-1)
     return fit_correction(

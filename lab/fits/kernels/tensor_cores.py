@@ -120,7 +120,7 @@ def _fit_gpu(fit: str, gpu: Gpu, parts: Sequence[Rows], **fields: Any) -> Calibr
 
 
 def fit_tensor(rows: Rows, gpu: Gpu) -> TensorRates:
-    """Return rates fitted to all of `rows`, the correction chosen by parts of them set aside."""
+    """Return rates fitted to all rows; rows set aside select the correction."""
     folds = _set_aside(rows)
     predicted = [
         [seconds_of(rows.where(aside), rates, gpu) for rates in _choices(rows.where(~aside), gpu)]
@@ -139,9 +139,9 @@ def fit_tensor(rows: Rows, gpu: Gpu) -> TensorRates:
 
 
 def inner_lengths_left_out(rows: Rows, rates: TensorRates) -> list[tuple[Floats, Floats]]:
-    """Return predicted and measured seconds of each part of the inner lengths, by the others.
+    """Return predicted and measured seconds of inner lengths, by fits to the other lengths.
 
-    Empty with too few rows or inner lengths. Corrections keep the part of the slope of `rates`.
+    Empty with too few rows or inner lengths. Corrections have the slope of `rates`.
     """
     rows, gpu = rows.drawn(TURN_ROWS), load_gpu(rows.gpu)
     turn = np.floor(TURNS * fraction(group_of([rows.sizes["k"]])))
@@ -156,7 +156,7 @@ def inner_lengths_left_out(rows: Rows, rates: TensorRates) -> list[tuple[Floats,
 
 
 def _set_aside(rows: Rows) -> list[Bools]:
-    """Return the rows set aside in turn: one part of many matrices, each of a few."""
+    """Return the rows set aside in turn: a fifth of many matrices, or each of a few."""
     matrices = np.unique(rows.bucket)
     if matrices.size < LEAST_MATRICES:
         return [rows.bucket == matrix for matrix in matrices]
@@ -201,7 +201,7 @@ def _fit_formula(rows: Rows, gpu: Gpu) -> TensorRates:
 
 
 def _corrected(rows: Rows, gpu: Gpu, plain: TensorRates, alpha: float) -> TensorRates:
-    """Return the rates with monotone trees on what the formula misses."""
+    """Return the rates with monotone trees on the residuals of the formula."""
     model_s = seconds_of(rows, plain, gpu)
     features = features_of(tensor_kernels.sizes_of(rows), model_s)[:-1]
     correction = fit_correction(
@@ -284,7 +284,7 @@ def fit_sustained_peaks(reference: Path, _only: Sequence[str]) -> Iterator[Calib
 
 
 def _band(parts: Sequence[Rows], others: Mapping[str, SustainedLine]) -> Band:
-    """Return the interval of products, by lines that their architecture was left out of."""
+    """Return the interval of products by lines fitted without their architecture."""
     pairs, seen = [], set[str]()
     for rows in parts:
         architecture = load_gpu(rows.gpu).architecture

@@ -90,7 +90,7 @@ class Trial:
 
     @property
     def case(self) -> tuple[str, str, str]:
-        """What is priced: GPU, framework and family."""
+        """GPU, framework and family of the kernel."""
         return self.rows.gpu, self.rows.framework, self.family
 
 
@@ -239,9 +239,9 @@ def _costs_by_kind(found: Iterable[Trial]) -> dict[str, TransferError]:
 
 
 def _rising(costs: Mapping[str, TransferError]) -> dict[str, TransferError]:
-    """Return costs whose errors never fall with distance.
+    """Return costs whose errors do not decrease with distance.
 
-    Each error becomes the mean of the highest of nearer kinds and the lowest of farther ones.
+    Each error becomes the mean of the highest error of nearer kinds and the lowest of farther ones.
     """
     kinds = {
         transfer.name: transfer
@@ -258,7 +258,7 @@ def _rising(costs: Mapping[str, TransferError]) -> dict[str, TransferError]:
 
 
 def _cost(some: Sequence[Trial]) -> TransferError:
-    """Return the cost of one kind: with trees and grids, unless numbers alone err much less.
+    """Return the cost of one kind: with trees and grids, unless numbers alone have much less error.
 
     Within an architecture trees and grids always transfer: its tiles and units are the same.
     """
