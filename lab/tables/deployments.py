@@ -122,7 +122,7 @@ class SweepLine(NamedTuple):
 
 
 def defined_cut(reference: Path, row: Mapping[str, Any], ep: int = 0) -> Parallelism | None:
-    """Return the parallelism of a run by the sweep that defined it; None without one.
+    """Return the parallelism of a run, as its sweep defined it; None without a sweep.
 
     The first snapshot from the run's day on is used, else the last one. A load that no line covers
     has the parallelism of the other lines of its lengths, if they agree.

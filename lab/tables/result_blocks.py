@@ -1,10 +1,7 @@
 """Results of `vllm bench serve` and `sglang.bench_serving` printed in documentation, as points.
 
-Options are those of the launch command beside a result, else the documented default: of vLLM
-(`EngineArgs`) and SGLang (`server_args.py`) by a GPU's memory, of TensorRT-LLM's server by its
-manual. All three keep a prefix cache unless configured otherwise, in which preempted requests find
-their prompts. Precisions are those of checkpoints. Results that cannot be used are counted by the
-reason (`reason_to_skip`).
+`result_blocks.toml` holds facts and assumptions. Options are those of the launch command beside a
+result, else the documented default. `reason_to_skip` names the reason of each unusable result.
 """
 
 from __future__ import annotations
@@ -24,111 +21,18 @@ from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.model import MXFP4, load_model
 from simulators.composition.replica import FRAMEWORKS, NOTHING
-from simulators.core.fields import updated
+from simulators.core.fields import point_from
 from simulators.core.folder import read_toml
+from simulators.serving import point as options_of
 from simulators.serving.demand.requests import bench_serving_lengths, scaled_to_mean, token_counts
-from simulators.serving.point import (
-    AS_WORKLOAD,
-    BENCH_SERVING,
-    CACHED,
-    CLOSED,
-    MTP,
-    POISSON,
-    RECOMPUTE,
-    WHOLE,
-    CacheConfig,
-    MeasurementConfig,
-    ServingPoint,
-)
+from simulators.serving.point import ServingPoint
 from simulators.workload.llm.memory import activation_bytes
 from simulators.workload.llm.parallelism import Parallelism
 
-RANDOM, CONVERSATIONS = "random", "sharegpt_v3"
-"""A dataset as clients call it, and the workload whose lengths vary like those of the others."""
-
-ANSWERED = 199_904.0 / 214_465.0
-"""Requested tokens of answers over tokens of prompts, of the 1,000 conversations that vLLM's client
-sends first: eight results of one model under two engines print these numbers."""
-
-STEPS, NEAR = (128, 1000), 0.005
-"""Fixed lengths are multiples of either, except for tokens that a tokenizer adds."""
-
-SGLANG_CLIENT = "sglang.bench_serving"
-SEED, FROM_ONE = 1, 0.99999
-"""Defaults of that client: its seed, and a range that begins at one token."""
-
-
-def printed_lengths(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a point for lengths of prompts and answers."""
-    prompt, output = row["mean_input_tokens"], row["mean_output_tokens"]
-    is_random = row["dataset"] == RANDOM or _is_asked_for(prompt)
-    evenly = is_random and SGLANG_CLIENT in (row["bench_command"] or "")
-    longest = 2.0 if evenly else 1.0
-    found: dict[str, Any] = {
-        "prompt_tokens": max(1, round(longest * prompt)),
-        "output_tokens": max(1, round(longest * output)),
-    }
-    if evenly and (asked := _drawn_for(row)):
-        return asked
-    if is_random:
-        return found | {"lengths.spread": EVENLY if evenly else 0.0}
-    found |= {"workload": CONVERSATIONS, "lengths.shape": AS_WORKLOAD}
-    ends = SGLANG_CLIENT not in (row["bench_command"] or "")  # which asks to ignore a model's ends
-    return found | (_ended(prompt, output, int(row["successful_requests"])) if ends else {})
-
-
-def _drawn_for(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the lengths that SGLang's client drew, by its arguments; empty if the means disagree.
-
-    Some of its releases print a token less of every answer.
-    """
-    most = int(row["isl_arg"] or 0), int(row["osl_arg"] or 0)
-    requests = int(row["successful_requests"])
-    if not all(most) or row["random_range_ratio"]:
-        return {}
-    drawn = bench_serving_lengths(SEED, requests, most, FROM_ONE)
-    prompt, output = (float(lengths.mean()) for lengths in drawn)
-    unprinted = output - row["mean_output_tokens"]
-    if abs(prompt - row["mean_input_tokens"]) * requests > 0.5 or not -0.01 < unprinted < 1.01:
-        return {}
-    return {
-        "prompt_tokens": most[0],
-        "output_tokens": most[1],
-        "seed": SEED,
-        "lengths.shape": BENCH_SERVING,
-        "lengths.spread": FROM_ONE,
-    }
-
-
-def _ended(prompt: float, output: float, requests: int) -> dict[str, Any]:
-    """Return the requested mean of conversations, and the length at which longer answers ended.
-
-    The cut-off length makes the mean that of the answers; empty where that is as requested.
-    """
-    asked = ANSWERED * prompt
-    if output > asked * (1.0 - NEAR):
-        return {}
-    lengths = scaled_to_mean(token_counts(CONVERSATIONS, 0, requests)[1], asked)
-    ends = np.arange(lengths.max() + 1)
-    means = np.minimum(lengths, ends[:, None]).mean(axis=1)
-    return {
-        "output_tokens": round(asked),
-        "lengths.max_output_tokens": int(np.searchsorted(means, output)),
-    }
-
-
-def _is_asked_for(tokens: float) -> bool:
-    """Return whether a mean length is a round number."""
-    return any(
-        tokens >= step * (1.0 - NEAR)
-        and abs(tokens / step - round(tokens / step)) * step <= NEAR * tokens
-        for step in STEPS
-    )
-
-
-BLOCKS = "serving_measured/serving_result_blocks.parquet"
 FACTS = Record(read_toml(Path(__file__).with_suffix(".toml")))
+BLOCKS: str = FACTS.table
 PATTERNS: Mapping[str, str] = FACTS.patterns
+LENGTHS = Record(FACTS.lengths)
 MIB = 2.0**20
 
 
@@ -146,16 +50,16 @@ class ResultBlock:
     ttft_p99_s: float | None
     tpot_p99_s: float | None
     options: Mapping[str, tuple[Any, ...]]  # of the launch command, by kind
-    decode: str = ""  # the only kernel of decodes that may run, if one was configured
+    decode: str = ""  # the only decode kernel that may run, if one was configured
 
     @property
     def group(self) -> str:
-        """A model on a GPU."""
+        """The model and GPU, which are held out together."""
         return f"{self.point.model}.{self.point.gpu}"
 
 
 def blocks(reference: Path) -> tuple[list[ResultBlock], list[str]]:
-    """Return the usable results, and the reason against each other one."""
+    """Return the usable results, and the reason to skip each other result."""
     usable: list[ResultBlock] = []
     reasons: list[str] = []
     for row in read_records(reference / BLOCKS):
@@ -167,7 +71,7 @@ def blocks(reference: Path) -> tuple[list[ResultBlock], list[str]]:
 
 
 def reason_to_skip(row: Mapping[str, Any]) -> str:
-    """Return the reason against using a result; empty without one."""
+    """Return the reason to skip a result; empty without one."""
     launch = row["launch_command"] or ""
     rules = {
         "unknown engine": row["framework"] not in FRAMEWORKS,
@@ -178,8 +82,8 @@ def reason_to_skip(row: Mapping[str, Any]) -> str:
         "prompts apart from answers": bool(row["disagg"]),
         "no launch command": not launch,
         "an option we have no axis for": bool(re.search(PATTERNS["unmodelled"], launch)),
-        "another model or cut is named beside": _is_of_another(row),
-        "its heading is of another launch": _is_headed_otherwise(row),
+        "another model or cut is named beside": _names_another(row),
+        "its heading is of another launch": _has_other_heading(row),
         "numbers are missing": not all(row[name] for name in FACTS.needed),
         "a remark on the numbers": (row["flags"] or "") not in ("", FACTS.generic_remark),
     }
@@ -187,7 +91,7 @@ def reason_to_skip(row: Mapping[str, Any]) -> str:
     return reason or ("" if _load(row) else "the load is not stated")
 
 
-def _is_of_another(row: Mapping[str, Any]) -> bool:
+def _names_another(row: Mapping[str, Any]) -> bool:
     """Return whether the client asked another model, or the page states another parallelism."""
     asked = re.search(PATTERNS["asked_model"], row["bench_command"] or "")
     stated = re.search(PATTERNS["stated_tp"], row["environment_text"] or "")
@@ -198,8 +102,8 @@ def _is_of_another(row: Mapping[str, Any]) -> bool:
     return model_name(asked[1]) != model_name(row["model"])
 
 
-def _is_headed_otherwise(row: Mapping[str, Any]) -> bool:
-    """Return whether a heading names another engine or batch than the launch command above.
+def _has_other_heading(row: Mapping[str, Any]) -> bool:
+    """Return whether a heading names another engine or batch than the launch command above it.
 
     Pages that print one command and change it in words only have such results.
     """
@@ -211,72 +115,73 @@ def _is_headed_otherwise(row: Mapping[str, Any]) -> bool:
 
 
 def _drafts(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of speculation; empty without it, or where the drafter is unknown.
+    """Return the options of speculation; empty without it, or if the drafter is unknown.
 
-    SGLang calls a model's own head EAGLE, as it does heads trained apart: models that have one of
-    their own name no other.
+    SGLang calls a model's own head EAGLE, as it does separately trained heads: models that have
+    their own head name no other.
     """
     stated = re.search(PATTERNS["drafted"], row["spec_config"] or "")
     count = int(stated[1]) if stated else row["spec_steps"]
     is_own = stated or row["spec_algorithm"] == "EAGLE"
     if not (count and is_own and row["spec_topk"] in (None, 1)):
         return {}
-    return {"speculation.method": MTP, "speculation.num_draft_tokens": int(count)}
+    return {"speculation.method": options_of.MTP, "speculation.num_draft_tokens": int(count)}
 
 
 def _load(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the load; empty where the requests in flight contradict the stated clients."""
+    """Return the load; empty if the requests in flight contradict the stated clients."""
     requests = int(row["successful_requests"])
     rate = float(row["request_rate_arg"] or row["request_rate_printed"] or 0.0)
     clients = row["max_concurrency_arg"] or row["max_concurrency_printed"]
     if 0 < rate < FACTS.unlimited_rate and not clients:
-        return {"arrivals.process": POISSON, "qps": rate, "requests": requests}
+        return {"arrivals.process": options_of.POISSON, "qps": rate, "requests": requests}
     spent_s = row["ttft_mean_s"] + row["tpot_mean_s"] * (row["mean_output_tokens"] - 1.0)
     in_flight = spent_s * requests / row["duration_s"]
     if clients and in_flight < FACTS.busy_share * clients:
         return {}
     count = int(clients or requests)
-    return {
-        "arrivals.process": CLOSED,
-        "arrivals.clients": count,
-        "requests": max(requests, count),
-    }
+    closed = {"arrivals.process": options_of.CLOSED, "arrivals.clients": count}
+    return closed | {"requests": max(requests, count)}
 
 
 def _block(row: Record) -> ResultBlock:
     model, gpu, framework = model_name(row.model), load_gpu(gpu_name(row.gpu)), row.framework
     engine, is_sglang = load_engine(framework), framework == "sglang"
-    layout = _cut(row, model)
-    default_chunk, default_batch = _batch(framework, gpu)
+    layout = _layout(row, model)
+    default_chunk, default_batch = _default_batch(framework, gpu)
     chunk = int(row.chunk_tokens or default_chunk)
     if is_sglang:  # divided by the data-parallel ranks of attention (`server_args.py`)
         chunk //= layout.get("attention_dp", 1)
     if is_sglang and row.speculative:
         default_batch = FACTS.sequences_with_drafts
     fraction = float(row.mem_fraction or 0.0)  # 0: not stated
-    point = ServingPoint(
-        model=model,
-        gpu=gpu.name,
-        scheduler=engine.schedulers[0],
-        runtime=_runtime(framework, row.framework_version),
-        chunk_size=chunk,
-        max_batch=int(row.max_running or default_batch or engine.max_sequences),
-        memory_fraction=fraction or engine.defaults.gpu_memory_fraction,
-        cache=CacheConfig(
-            watermark=0.0, preemption=RECOMPUTE if row.prefix_cache_off_flag else CACHED
-        ),
-        dtype=_dtype(row, model, gpu),
-        kv_dtype=_kv_dtype(row, model, gpu),
-        measurement=MeasurementConfig(window=WHOLE),
-    )
-    point = updated(point, _drafts(row) | printed_lengths(row) | layout | _load(row))
+    runtime = _runtime(framework, row.framework_version)
+    reuses = options_of.RECOMPUTE if row.prefix_cache_off_flag else options_of.CACHED
+    options = {
+        "model": model,
+        "gpu": gpu.name,
+        "scheduler": engine.schedulers[0],
+        "runtime": runtime,
+        "chunk_size": chunk,
+        "max_batch": int(row.max_running or default_batch or engine.max_sequences),
+        "memory_fraction": fraction or engine.defaults.gpu_memory_fraction,
+        "cache.watermark": 0.0,
+        "cache.preemption": reuses,
+        "dtype": _dtype(row, model, gpu),
+        "kv_dtype": _kv_dtype(row, model, gpu),
+        "measurement.window": options_of.WHOLE,
+    }
+    changes = _drafts(row) | printed_lengths(row) | layout | _load(row)
+    point = point_from(ServingPoint, options | changes)
     if is_sglang:
         point = replace(point, memory_fraction=_with_activations(point, gpu, fraction))
-    if framework == "vllm":
-        point = replace(point, memory_fraction=_without_drawing(point, gpu))
-    decodes = FACTS.latent_decodes.get(point.runtime, {}) if load_model(model).is_latent else {}
-    options = {kind: tuple(row[name] for name in names) for kind, names in FACTS.options.items()}
+    if framework == "vllm":  # the first pass samples for as many sequences as run at a time
+        drawn = FACTS.drawn_bytes * point.max_batch * load_model(model).vocab
+        left = point.memory_fraction - float(drawn) / gpu.hbm_bytes
+        point = replace(point, memory_fraction=left)
+    kinds = {kind: tuple(row[name] for name in names) for kind, names in FACTS.options.items()}
     is_async = bool(re.search(PATTERNS["async_scheduling"], row.launch_command))
+    decodes = FACTS.latent_decodes.get(runtime, {}) if load_model(model).is_latent else {}
     return ResultBlock(
         point=point,
         framework=framework,
@@ -287,7 +192,7 @@ def _block(row: Record) -> ResultBlock:
         tokens_per_s=row.output_tokens_per_s,
         ttft_p99_s=row.ttft_p99_s,
         tpot_p99_s=row.tpot_p99_s,
-        options=options | {"host": (is_async,)},
+        options=kinds | {"host": (is_async,)},
         decode=decodes.get(row.attention_backend, ""),
     )
 
@@ -300,20 +205,11 @@ def _with_activations(point: ServingPoint, gpu: Gpu, static: float) -> float:
     return (static or _static_fraction(point, gpu)) + float(working) / gpu.hbm_bytes
 
 
-def _without_drawing(point: ServingPoint, gpu: Gpu) -> float:
-    """Return vLLM's memory fraction without the memory in which its first pass draws tokens.
-
-    For as many sequences as run at a time, every rank sorts the logits of the whole vocabulary.
-    """
-    drawn = FACTS.drawn_bytes * point.max_batch * load_model(point.model).vocab
-    return point.memory_fraction - float(drawn) / gpu.hbm_bytes
-
-
 def _static_fraction(point: ServingPoint, gpu: Gpu) -> float:
-    """Return SGLang's default share of a GPU for weights and cache.
+    """Return SGLang's default share of a GPU for weights and KV cache.
 
-    It reserves memory for activations of prompts, CUDA graphs, wide groups, padded attention ranks
-    and drafts, in MiB (`_handle_gpu_memory_settings` of `server_args.py`, since 0.5.3).
+    SGLang reserves memory for activations of prompts, CUDA graphs, wide groups, padded attention
+    ranks and drafts, in MiB (`_handle_gpu_memory_settings` of `server_args.py`, since 0.5.3).
     """
     ranks, width = point.attention_dp, point.attention_dp * point.tp
     graphs = 512.0 if width >= 4 or gpu.hbm_bytes > FACTS.sglang_large_bytes else 256.0
@@ -335,7 +231,7 @@ def _runtime(framework: str, version: str | None) -> str:
     return load_engine(framework).runtime_of_release(release or "")
 
 
-def _batch(framework: str, gpu: Gpu) -> tuple[int, int]:
+def _default_batch(framework: str, gpu: Gpu) -> tuple[int, int]:
     """Return an engine's default tokens of an iteration and sequences; 0: those of its TOML."""
     if framework == "sglang":
         return 16_384 if gpu.hbm_bytes > FACTS.sglang_large_bytes else 8192, 0
@@ -344,7 +240,7 @@ def _batch(framework: str, gpu: Gpu) -> tuple[int, int]:
 
 
 def _dtype(row: Mapping[str, Any], model: str, gpu: Gpu) -> str:
-    """Return the precision of a checkpoint; GPUs without fp8 convert weights as they read."""
+    """Return the precision of a checkpoint; GPUs without fp8 convert weights when reading them."""
     sheet = load_model(model)
     if sheet.published_experts == MXFP4:
         return four_bit_experts(model, gpu.name)
@@ -364,8 +260,8 @@ def _kv_dtype(row: Mapping[str, Any], model: str, gpu: Gpu) -> str:
     return "fp8" if (row["kv_dtype"] or default).startswith("fp8") else "bf16"
 
 
-def _cut(row: Mapping[str, Any], model: str) -> dict[str, Any]:
-    """Return the parallelism of a launch command; one GPU where it states none."""
+def _layout(row: Mapping[str, Any], model: str) -> dict[str, Any]:
+    """Return the parallelism of a launch command; one GPU if the command states none."""
     tp, dp, pp, ep = (_degree(row, name) for name in ("tp", "dp", "pp", "ep"))
     if row["dp_attention_flag"]:  # attention is data-parallel over groups of the tp GPUs
         tp = max(1, tp // dp)
@@ -381,3 +277,73 @@ def _degree(row: Mapping[str, Any], name: str) -> int:
     """Return a degree of parallelism: of its column, else of the launch command, else 1."""
     written = re.search(PATTERNS["degree"].format(name), row["launch_command"])
     return int(row[name] or (written[1] if written else 1))
+
+
+def printed_lengths(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a point for lengths of prompts and answers, whose means are printed."""
+    prompt, output = row["mean_input_tokens"], row["mean_output_tokens"]
+    is_sglang = LENGTHS.sglang_client in (row["bench_command"] or "")
+    is_random = row["dataset"] == "random" or _is_round(prompt)
+    evenly = is_random and is_sglang
+    longest = 2.0 if evenly else 1.0
+    found: dict[str, Any] = {
+        "prompt_tokens": max(1, round(longest * prompt)),
+        "output_tokens": max(1, round(longest * output)),
+    }
+    if evenly and (asked := _drawn_for(row)):
+        return asked
+    if is_random:
+        return found | {"lengths.spread": EVENLY if evenly else 0.0}
+    found |= {"workload": LENGTHS.workload, "lengths.shape": options_of.AS_WORKLOAD}
+    if is_sglang:  # asks to ignore the end of an answer
+        return found
+    return found | _ended_early(prompt, output, int(row["successful_requests"]))
+
+
+def _drawn_for(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the lengths that SGLang's client drew, by its arguments; empty if the means disagree.
+
+    Some of its releases print a token less of every answer.
+    """
+    most = int(row["isl_arg"] or 0), int(row["osl_arg"] or 0)
+    requests = int(row["successful_requests"])
+    if not all(most) or row["random_range_ratio"]:
+        return {}
+    drawn = bench_serving_lengths(LENGTHS.seed, requests, most, LENGTHS.from_one)
+    prompt, output = (float(lengths.mean()) for lengths in drawn)
+    unprinted = output - row["mean_output_tokens"]
+    if abs(prompt - row["mean_input_tokens"]) * requests > 0.5 or not -0.01 < unprinted < 1.01:
+        return {}
+    return {
+        "prompt_tokens": most[0],
+        "output_tokens": most[1],
+        "seed": LENGTHS.seed,
+        "lengths.shape": options_of.BENCH_SERVING,
+        "lengths.spread": LENGTHS.from_one,
+    }
+
+
+def _ended_early(prompt: float, output: float, requests: int) -> dict[str, Any]:
+    """Return the requested mean of conversations, and the length at which longer answers ended.
+
+    vLLM's client lets a model end its answer early, which shortens the longest answers most. The
+    cut-off gives the printed mean. Empty if the mean is as requested.
+    """
+    asked = LENGTHS.answered * prompt
+    if output > asked * (1.0 - LENGTHS.tolerance):
+        return {}
+    lengths = scaled_to_mean(token_counts(LENGTHS.workload, 0, requests)[1], asked)
+    ends = np.arange(lengths.max() + 1)
+    means = np.minimum(lengths, ends[:, None]).mean(axis=1)
+    cut_off = int(np.searchsorted(means, output))
+    return {"output_tokens": round(asked), "lengths.max_output_tokens": cut_off}
+
+
+def _is_round(tokens: float) -> bool:
+    """Return whether a mean length is a multiple of a usual step, except for a few tokens."""
+    near = LENGTHS.tolerance
+    return any(
+        tokens >= step * (1.0 - near)
+        and abs(tokens / step - round(tokens / step)) * step <= near * tokens
+        for step in LENGTHS.steps
+    )
