@@ -1,8 +1,8 @@
 """Engines evaluate the points of a sweep; the rows are the same bits in every engine.
 
 An engine is chosen by the name of its file (`inline`, `process`, `ray`, `auto`); its fields are its
-options on the command line. All cut the work into `chunks` and evaluate each by a `Task`. Workers
-that can be killed (`child_process`, `_ray_actors`) are run by a `WorkerPool`, which enforces the
+options on the command line. All engines split the work into `chunks` and evaluate each by a `Task`.
+Workers that can be killed (`process`, `_ray_actors`) are run by a `WorkerPool`, which enforces the
 limits per point; `inline` has no limits.
 """
 
@@ -19,11 +19,11 @@ from sweeper.space.points import Batch
 from sweeper.store.store import Part
 
 Say = Callable[[str], None]
-"""Shows the user one line about what the engine does and why."""
+"""Shows the user one line about the engine."""
 
 
 class Pool(Protocol):
-    """Workers of a sweep; they are kept from one round to the next."""
+    """Workers of a sweep, kept from one round to the next."""
 
     def run(
         self, task: Task, batches: Iterable[Batch], total: int, say: Say, point_s: float = 0.0
@@ -31,10 +31,10 @@ class Pool(Protocol):
         """Yield the parts of all batches, in any order.
 
         Args:
-            task: what to do with a batch.
+            task: the work on a batch.
             batches: consumed as workers become free.
             total: rough number of points, which sizes the last chunks.
-            say: receives one line about the workers.
+            say: receives lines about the workers.
             point_s: expected seconds per point; 0 if unknown.
         """
 

@@ -36,13 +36,13 @@ _LOST = (
     ray.exceptions.ObjectLostError,
     ray.exceptions.OutOfMemoryError,
 )
-"""How Ray reports that a worker, or its machine, is gone."""
+"""Ray's errors for a lost worker or machine."""
 _NOT_STARTED = (
     ray.exceptions.RayActorError,
     ray.exceptions.RayTaskError,
     ray.exceptions.RuntimeEnvSetupError,
 )
-"""How Ray reports that a worker could not start."""
+"""Ray's errors for a worker that could not start."""
 
 EnvironmentFingerprint = Mapping[str, str]
 """Versions of packages that affect results, and digests of sources and facts, by name."""
@@ -92,7 +92,7 @@ class _Remote:
     def identify(
         self, folder: str, trust: str, simulator: str, results: str, token: str
     ) -> tuple[str, EnvironmentFingerprint | str]:
-        """Return the actor's name and fingerprint, or why it is unfit; write a token.
+        """Return the actor's name and its fingerprint or problem; write a token.
 
         The driver's trusted folders are trusted here.
         """
@@ -179,7 +179,7 @@ class Actor(Worker):
         return ray.get(call)
 
     def _check(self, name: str, theirs: EnvironmentFingerprint | str) -> None:
-        """Raise `UnfitWorker` unless the actor runs the same code and writes where we read."""
+        """Raise `UnfitWorker` unless the actor has the same code and the same results folder."""
         assert self.task
         self.name = f"{self.name} on {name}"
         if isinstance(theirs, str):
@@ -266,7 +266,7 @@ class ActorPool(WorkerPool):
 
 
 def _reason(error: Exception) -> str:
-    """Return the last line of a remote error that names it."""
+    """Return the last line of a remote error that names the error."""
     lines = [line.strip() for line in str(error).splitlines()]
     telling = [line for line in lines if "Error: " in line and "ray::" not in line]
     return (telling or lines or [type(error).__name__])[-1][:300]

@@ -1,7 +1,7 @@
 """Engine `auto`: a child process for little work, a process per core for more, then Ray.
 
 A process starts in two seconds, Ray in about ten. The work is estimated from a few points, which a
-child process evaluates without keeping them, unless the simulator's own guess suffices.
+child process evaluates without storing rows, unless the simulator's own guess suffices.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sweeper.store.store import Part
 from sweeper.text import human
 
 _GUESS_ERROR = 2.0
-"""Factor by which a guess may be off; where that does not change the choice, no point is probed."""
+"""Error factor of a guess; where this error cannot change the choice, no point is probed."""
 _ONE, _SEVERAL, _RAY = range(3)  # choices: a process, several, or Ray actors
 
 
@@ -29,9 +29,9 @@ class Auto:
     """One process, several, or Ray actors, by the estimated work.
 
     Args:
-        worth_s: the CPU-seconds of work from which Ray is worth starting.
-        actors: how many workers; 0 takes one per core.
-        several_s: the CPU-seconds of work from which more than one process is.
+        worth_s: work from which Ray is started, in CPU-seconds.
+        actors: number of workers; 0 takes one per core.
+        several_s: work from which more than one process is started, in CPU-seconds.
     """
 
     worth_s: float = 1200.0
@@ -47,7 +47,7 @@ class Auto:
 
 @dataclass
 class _Choice:
-    """A pool whose engine is chosen again once the rounds add up to more work."""
+    """A pool whose engine is chosen again when the work of all rounds has grown."""
 
     options: Auto
     stack: ExitStack
@@ -67,12 +67,12 @@ class _Choice:
         if self.pool is None or self._worth(self.estimate) > self.chosen:
             self.pool = self.stack.enter_context(self._choose(self.estimate, say).open())
         tried = self.estimate.probes or self.estimate.stopped
-        # A guess that is too low would make first chunks too long; the others it can only shorten.
+        # A guess that is too low would make first chunks too long.
         expected_s = self.estimate.point_s if tried else max(self.estimate.point_s, UNTRIED_S)
         yield from self.pool.run(task, batches, total, say, point_s or expected_s)
 
     def _guessed(self, task: Task, total: int) -> Estimate | None:
-        """Return the simulator's guess, if its error cannot change the choice."""
+        """Return the simulator's guess; None if its error could change the choice."""
         guess = hinted(task.space, total)
         if guess is None:
             return None
@@ -85,7 +85,7 @@ class _Choice:
         return self.options.actors or os.cpu_count() or 1
 
     def _worth(self, estimate: Estimate) -> int:
-        """Return the choice for the work asked for so far."""
+        """Return the choice for the work of all rounds so far."""
         work_s = estimate.point_s * self.asked
         if self._workers < 2 or work_s < min(self.options.several_s, self.options.worth_s):
             return _ONE

@@ -48,7 +48,7 @@ class Process:
     """Workers on this machine, killed and replaced where a point exceeds its limits.
 
     Args:
-        workers: how many; 0 takes one per core.
+        workers: number of processes; 0 takes one per core.
     """
 
     workers: int = 1
@@ -247,7 +247,7 @@ class _Orders:
 
 def serve(file: int) -> None:
     """Execute the orders that arrive on a connection until the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent, who got it too, decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent receives the signal too
     _die_with_parent()
     pipe, orders = Connection(file), _Orders()
     while True:

@@ -28,9 +28,9 @@ class Ray:
     """Actors, started once per sweep.
 
     Args:
-        actors: how many; 0 takes one per core of the cluster.
+        actors: number of actors; 0 takes one per core of the cluster.
         address: `local` starts Ray here; `auto` or `ray://host:port` joins a running cluster.
-        ready_s: an actor that is not ready by then is given up, also if others hold the CPUs.
+        ready_s: seconds after which an actor that is not ready is given up.
     """
 
     actors: int = 0
@@ -131,7 +131,7 @@ def _start(address: str, actors: int) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep this process's SIGTERM handler, and silence what Ray's libraries write to stderr."""
+    """Keep the SIGTERM handler of this process, and silence Ray's libraries on stderr."""
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM)
     stderr, silence = os.dup(2), os.open(os.devnull, os.O_WRONLY)

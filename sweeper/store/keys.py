@@ -35,11 +35,11 @@ _NAME = re.compile(
     r"(?:(?P<lo>\d+)-(?P<hi>\d+)(?P<without>-w[0-9a-f]+)?|x[0-9a-f]+)\.parquet$"
 )
 
-_MOST = 1 << 28  # most bytes of unpacked numbers: compressed text may expand to any size
+_MOST = 1 << 28  # largest number of unpacked bytes: compressed text may expand to any size
 
 
 def name_of(definition: str, where: Batch) -> str:
-    """Return the name of the part that answers a batch under a definition."""
+    """Return the name of the part with the rows of a batch under a definition."""
     if not isinstance(where, Span):
         return f"{definition}-x{_digest_numbers(where)}.parquet"
     mark = f"-w{_digest_numbers(where.without)}" if len(where.without) else ""
@@ -52,25 +52,25 @@ def is_part(name: str) -> bool:
 
 
 def definition_in(name: str) -> str:
-    """Return the definition a part was written under."""
+    """Return the identifier of the definition of a part."""
     return name[:12]
 
 
 def range_in(name: str) -> tuple[int, int, bool] | None:
-    """Return the range that a part settles, and whether it leaves numbers out."""
+    """Return the range of a part and whether numbers are left out; None for a list of numbers."""
     match = _NAME.match(name)
     assert match
     return (int(match["lo"]), int(match["hi"]), bool(match["without"])) if match["lo"] else None
 
 
 def packed(numbers: Index) -> str:
-    """Return sorted numbers as text: compressed differences."""
+    """Return sorted numbers as text, by their compressed differences."""
     steps = np.diff(numbers, prepend=0).astype(np.int64)
     return base64.b64encode(zlib.compress(steps.tobytes())).decode() if len(numbers) else ""
 
 
 def unpacked(text: str) -> Index:
-    """Return the numbers that `packed` wrote."""
+    """Return the numbers that `packed` wrote. Raises ValueError for more than 256 MiB."""
     unpacking = zlib.decompressobj()
     steps = unpacking.decompress(base64.b64decode(text), _MOST)
     if unpacking.unconsumed_tail:
@@ -95,7 +95,7 @@ class Definition:
     factors: tuple[Mapping[str, tuple[Scalar, ...]], ...]
     derived: Mapping[str, str]
     constraints: tuple[str, ...]
-    contents: Mapping[str, Mapping[str, str]]  # field -> value as JSON -> digest of what it reads
+    contents: Mapping[str, Mapping[str, str]]  # field -> value as JSON -> digest of its files
 
     @functools.cached_property
     def id(self) -> str:
@@ -108,7 +108,7 @@ class Definition:
         return f"{self.simulator.replace('..', '__')}-v{self.version}"
 
     def to_json(self) -> str:
-        """Return the definition as canonical JSON, as kept in the metadata of every part."""
+        """Return the definition as canonical JSON, for the metadata of every part."""
         return json.dumps({f.name: getattr(self, f.name) for f in dataclasses.fields(self)})
 
     @classmethod
@@ -117,7 +117,7 @@ class Definition:
         return from_json(text, cls)
 
     def space(self) -> DesignSpace:
-        """Return the space the definition describes."""
+        """Return the space that the definition describes."""
         factors = tuple(Factor(f) for f in self.factors)
         return DesignSpace(self.simulator, factors, self.derived, self.constraints)
 
@@ -135,7 +135,7 @@ class Definition:
         return self.digest("", None)
 
     def may_overlap(self, other: Definition) -> bool:
-        """Whether some point could be in both definitions and read the same contents in both."""
+        """Return whether a point can be in both definitions and read the same contents in both."""
         if (self.simulator, self.version) != (other.simulator, other.version):
             return False
         if self.shared() != other.shared():
@@ -148,7 +148,7 @@ class Definition:
 
     @functools.cached_property
     def _readings(self) -> Mapping[str, frozenset[Any]]:
-        """The values of each axis, with the digest of the files they name where they name some."""
+        """The values of each axis; values that name files are paired with a digest."""
         return {
             name: frozenset((v, d) if (d := self.digest(name, v)) else v for v in values)
             if name in self.contents
@@ -159,7 +159,7 @@ class Definition:
 
 
 def define(space: DesignSpace) -> Definition:
-    """Return the definition of a space as the files stand now."""
+    """Return the definition of a space with the current contents of its files."""
     simulator = load_simulator(space.simulator)
     contents: dict[str, dict[str, str]] = {}
     if isinstance(simulator, Reads):
@@ -180,24 +180,18 @@ def define(space: DesignSpace) -> Definition:
 
 def keys(definition: Definition, points: pl.DataFrame) -> pl.Series:
     """Return the key of each point of a definition as 32 hexadecimal digits."""
-    first, last = (half.tolist() for half in _halves(definition, points))
-    digits = [f"{a:016x}{b:016x}" for a, b in zip(first, last, strict=True)]
-    return pl.Series("key", digits, dtype=pl.String)
+    digits = np.stack(_halves(definition, points), axis=1).astype(">u8").tobytes().hex()
+    each = [digits[start : start + 32] for start in range(0, len(digits), 32)]
+    return pl.Series("key", each, dtype=pl.String)
 
 
 def begin_with(definition: Definition, rows: pl.LazyFrame, prefix: str) -> pl.DataFrame:
-    """Return `__row` and `key` of the rows whose keys have a prefix."""
-    axes = [name for factor in definition.factors for name in factor]
-    axes_of, found = rows.select(axes), []
-    digits = prefix.lower() if re.fullmatch(r"[0-9a-fA-F]{1,32}", prefix) else ""
+    """Return `__row` and `key` of the rows whose keys begin with hexadecimal digits."""
+    axes_of, found = rows.select(name for factor in definition.factors for name in factor), []
     for start in range(0, int(rows.select(pl.len()).collect().item()) or 1, _AT_ONCE):
         some = axes_of.slice(start, _AT_ONCE).with_row_index("__row", offset=start).collect()
-        begins = np.full(len(some), bool(digits))
-        for half, part in zip(_halves(definition, some), (digits[:16], digits[16:]), strict=True):
-            low, high = int(part.ljust(16, "0"), 16), int(part.ljust(16, "f"), 16)
-            begins &= (half >= np.uint64(low)) & (half <= np.uint64(high))
-        kept = some.filter(begins)
-        found.append(kept.select("__row").with_columns(keys(definition, kept)))
+        keyed = some.select("__row").with_columns(keys(definition, some))
+        found.append(keyed.filter(pl.col("key").str.starts_with(prefix.lower()) & (prefix != "")))
     return pl.concat(found)
 
 

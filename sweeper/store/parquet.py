@@ -34,7 +34,7 @@ T = TypeVar("T")
 KEY, BLANK = "crc32 of all bytes with zeros here", "00000000"
 """The footer's key of the checksum, and the placeholder of its eight digits."""
 _BEFORE = KEY.encode() + b"\x18\x08"
-"""What precedes the digits in the footer: the key and the Thrift header of an eight-byte string."""
+"""Bytes before the digits in the footer: the key and the Thrift header of a string."""
 _MAGIC = b"PAR1"
 _ANSWER_S = 8.0  # time within which an object store answers
 
@@ -54,7 +54,7 @@ def filesystem(folder: str) -> tuple[pafs.FileSystem, str]:
 
 @functools.lru_cache(maxsize=1024)
 def _connected(url: str) -> tuple[pafs.FileSystem, str]:
-    """Return the file system of a URL, after one request to it."""
+    """Return the file system of a URL, after a first request."""
 
     def connect() -> tuple[pafs.FileSystem, str]:
         fs, path = pafs.FileSystem.from_uri(url)
@@ -65,7 +65,7 @@ def _connected(url: str) -> tuple[pafs.FileSystem, str]:
 
 
 def answered(url: str, ask: Callable[[], T]) -> T:
-    """Return the result of a request to an object store; its own client would retry for minutes.
+    """Return the result of a request to an object store, whose client would retry for minutes.
 
     Raises:
         UserError: the request fails or takes too long.
@@ -89,7 +89,7 @@ def answered(url: str, ask: Callable[[], T]) -> T:
 
 
 def with_checksum(content: pa.Buffer) -> Iterator[pa.Buffer | bytes]:
-    """Yield the pieces of a file whose footer has `KEY: BLANK`, with the checksum filled in."""
+    """Yield the pieces of a file with its checksum in the place of `BLANK` in the footer."""
     footer = min(_footer(content[-8:].to_pybytes()), content.size)
     at = content.size - footer + content[-footer:].to_pybytes().rindex(_BEFORE) + len(_BEFORE)
     yield content[:at]
@@ -114,13 +114,13 @@ def check(folder: str, name: str, seen: pafs.FileInfo | None = None) -> None:
 
 
 def warn(error: DamagedPart) -> None:
-    """Warn about a part that is left out."""
+    """Warn about a damaged part that is left out."""
     warnings.warn(f"left out: {error}", stacklevel=2)
 
 
 @functools.lru_cache(maxsize=1 << 17)
 def _wrong(folder: str, name: str, size: int | None, _mtime_ns: int | None) -> str:
-    """Return what is wrong with a file; empty if nothing is."""
+    """Return the damage of a file as text; empty for a whole file."""
     if not size:
         return "it is empty" if size == 0 else "it is gone"
     fs, path = filesystem(folder)
@@ -147,7 +147,7 @@ def _wrong(folder: str, name: str, size: int | None, _mtime_ns: int | None) -> s
 
 
 def _footer(tail: bytes | memoryview) -> int:
-    """Return the size of the footer with its length and magic word, from the last eight bytes."""
+    """Return the size of the footer in bytes, from the last eight bytes of a file."""
     return int.from_bytes(tail[:4], "little") + 8
 
 
@@ -213,7 +213,7 @@ def read_frame(folder: str, name: str, columns: list[str] | None = None) -> pl.D
 def read_frames(
     folder: str, names: Sequence[str], columns: list[str] | None = None
 ) -> pl.DataFrame:
-    """Return the rows of small parts with the same columns, one after the other.
+    """Return the rows of small parts with the same columns, in order.
 
     Page checksums are not verified: callers have verified those of the parts.
     """
@@ -292,7 +292,7 @@ def explained(error: OSError, folder: str) -> UserError:
 
 
 def _content(table: pa.Table, meta: str) -> list[pa.Buffer | bytes]:
-    """Return a file of one row group; dictionaries are an encoding in it, not a type."""
+    """Return a file of one row group; dictionaries are an encoding, not a type."""
     content = pa.BufferOutputStream()
     codec, level = ("lz4", None) if len(table) < _SMALL else ("zstd", 1)
     with pq.ParquetWriter(
@@ -310,7 +310,7 @@ def _content(table: pa.Table, meta: str) -> list[pa.Buffer | bytes]:
 
 
 def write_token(folder: str, name: str) -> None:
-    """Write a small file into a folder of results, for another process to find.
+    """Write a small file into a folder of results, which another process looks for.
 
     Raises:
         UserError: the folder may not be written here, or its disk is full.

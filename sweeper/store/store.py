@@ -68,11 +68,11 @@ class Part:
     """The summary of a part that a worker returns; the rows stay in the file."""
 
     name: str
-    points: int  # settled, including those that constraints remove
+    points: int  # including points that constraints remove
     rows: Mapping[str, int]  # by status
     reasons: Mapping[str, int]  # rows that are not `ok`, by the code of their reason
     front: NDArray[np.float64]  # the distinct objective vectors of the part's own front
-    ties: NDArray[np.int64]  # how many rows reach each
+    ties: NDArray[np.int64]  # number of rows with each objective vector
     seconds: float  # evaluation time
     written_s: float = 0.0  # write time
 
@@ -87,11 +87,11 @@ class Store:
 
     @property
     def results(self) -> str:
-        """The folder of the parts; one per version of the simulator."""
+        """The folder of the parts, one per version of the simulator."""
         return f"{self.folder}/results/{self.definition.kind}"
 
     def write(self, table: pa.Table, where: Batch, *, seconds: float = 0.0) -> str:
-        """Write one part, whole or not at all, and return its file name."""
+        """Write one part atomically, and return its file name."""
         name = name_of(self.definition.id, where)
         meta = {
             **self.metadata,
@@ -160,7 +160,7 @@ class Store:
         own = self.ranges()
         done, answered = merged(own.values()), self._answered(space, own)
         holes = np.concatenate([np.empty(0, np.int64), *(span.without for span in done)])
-        if len(holes):  # left out of a range for a part that no longer exists
+        if len(holes):  # rows of parts that were deleted
             holes = holes[~np.isin(holes, answered)]
         for batch in batches:
             if isinstance(batch, Span):
@@ -212,10 +212,10 @@ class Store:
         return dropped
 
     def ranges(self) -> dict[str, Span]:
-        """Return the parts that settle ranges of this definition, in order, none overlapping.
+        """Return the ranges of the parts of this definition by name, in order and disjoint.
 
-        A worker that outlives its driver may finish a range that overlaps those of the next run.
-        Such a part counts row by row, like parts of other definitions.
+        A worker that outlives its driver may finish a range that overlaps a later part. The rows of
+        such a part count one by one, as those of parts of other definitions.
         """
         own: dict[str, Span] = {}
         ranges = [
@@ -251,7 +251,7 @@ class Store:
             yield from grouped(same, bytes_of, _TOGETHER)
 
     def definition_of(self, name: str) -> Definition:
-        """Return the definition a part was written under."""
+        """Return the definition of a part. Raises `DamagedPart` for a damaged part."""
         known, digits = self._definitions, definition_in(name)
         if digits not in known:
             check(self.results, name)
@@ -260,7 +260,7 @@ class Store:
 
     @functools.cached_property
     def _definitions(self) -> dict[str, Definition]:
-        """Definitions read so far, by their digits in the names of parts."""
+        """Known definitions, by their identifiers."""
         return {self.definition.id: self.definition}
 
     def index_in(self, space: DesignSpace, name: str, rows: pl.DataFrame) -> Index:
@@ -376,7 +376,7 @@ def answered_elsewhere(store: Store, space: DesignSpace) -> int:
 
 
 def stores_beside(store: Store) -> list[Store]:
-    """Return the stores of the other spaces in the same root that the same simulator answered."""
+    """Return the stores of other spaces in the same root with rows of the same simulator."""
     fs, path = filesystem(store.folder)
     root = path.rsplit("/", 1)[0] if "/" in path else "."
     base = store.folder.rsplit("/", 1)[0] if "/" in store.folder else "."

@@ -18,7 +18,7 @@ from sweeper.store.keys import definition_in, is_part
 from sweeper.store.parquet import DamagedPart, check, filesystem, metadata, read_frames, remove
 from sweeper.store.store import Store, grouped, merged, repeated
 
-ROWS = 200_000  # points of a part: this many rows make a good Parquet row group
+ROWS = 200_000  # largest number of points of a part: a good size of a Parquet row group
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def definitions(store: Store) -> list[Store]:
 
 
 def compact(store: Store) -> Kept:
-    """Merge the parts of one definition, and delete damaged ones."""
+    """Merge the parts of one definition, and delete damaged parts."""
     names = [n for n in store.parts() if definition_in(n) == store.definition.id]
     damaged = tuple(n for n in names if _is_damaged(store, n))
     for name in damaged:
@@ -79,7 +79,7 @@ def quarantine_corrupt(store: Store) -> Kept:
 def copy(source: str, target: str, name: str) -> tuple[int, int]:
     """Copy the parts of a space from one folder or URL to another, unless they exist there.
 
-    Return how many were copied and how many existed. Parts of the same name hold the same rows.
+    Returns the numbers of copied and of existing parts. Parts of the same name hold equal rows.
 
     Raises:
         UserError: the folders are the same, or a part in the source is damaged.
@@ -123,7 +123,7 @@ def _is_damaged(store: Store, name: str) -> bool:
 
 
 def _runs(own: dict[str, Span]) -> Iterator[list[tuple[str, Span]]]:
-    """Yield adjacent parts in order, as many as make one of `ROWS` points; no single ones."""
+    """Yield groups of two or more adjacent parts, of at most `ROWS` points together."""
     run: list[tuple[str, Span]] = []
     for name, span in own.items():
         if run and (span.lo != run[-1][1].hi or span.hi - run[0][1].lo > ROWS):
@@ -143,7 +143,7 @@ def _join(store: Store, names: Sequence[str], where: Span) -> None:
 
 
 def _gather(store: Store, names: Sequence[str]) -> None:
-    """Merge parts that settle single rows, and drop repeated rows."""
+    """Merge parts of single rows, and drop repeated rows."""
     if not names:
         return
     space, done = store.definition.as_defined_now, store.finished()
