@@ -42,27 +42,24 @@ OWN, OTHER_COLLECTIVE, OTHER_DTYPE, OTHER_RANKS = 0.05, 0.6, 0.9, 0.6
 """Size of a curve's own departure, and correlations of curves that differ in one respect."""
 
 
-@dataclass(frozen=True)
-class LinearTrend:
-    """Time of a message as a start time and a bandwidth."""
-
-    start_s: float
-    bytes_per_s: float
-
-    def log_s(self, octave: Floats) -> Floats:
-        """Return the log of seconds."""
-        return np.log(self.start_s + np.exp2(octave) / self.bytes_per_s)
+Trend = tuple[float, float]
+"""Start time of a message, and bytes per second."""
 
 
-def plain_line(octave: Floats, log_s: Floats) -> LinearTrend:
-    """Return the start and rate with the least mean |log error|, by search on a grid."""
+def trend_log_s(trend: Trend, octave: Floats) -> Floats:
+    """Return the log of seconds of a trend."""
+    return np.log(trend[0] + np.exp2(octave) / trend[1])
+
+
+def fit_trend(octave: Floats, log_s: Floats) -> Trend:
+    """Return the trend with the least mean |log error|, by search on a grid."""
     size, seconds = np.exp2(octave), np.exp(log_s)
     starts = seconds.min() * np.linspace(0.6, 1.05, 19)
     rates = (size / seconds).max() * np.geomspace(0.8, 1.6, 29)
     plain = starts[:, None, None] + size / rates[None, :, None]
     errors = np.abs(np.log(plain) - log_s).mean(axis=2)
     best = np.unravel_index(np.argmin(errors), errors.shape)
-    return LinearTrend(float(starts[best[0]]), float(rates[best[1]]))
+    return float(starts[best[0]]), float(rates[best[1]])
 
 
 @dataclass(frozen=True)
@@ -70,33 +67,33 @@ class GaussianProcess:
     """A fitted process: the linear trend of every curve, and a weight for every row."""
 
     seen: Curves
-    lines: dict[int, LinearTrend]
+    trends: dict[int, Trend]
     weights: Floats
 
     def log_s(self, curve: Ints, octave: Floats) -> Floats:
         """Return log seconds at sizes of measured curves."""
         log_s = _covariance(self.seen, curve, octave) @ self.weights
-        for code, line in self.lines.items():
+        for code, trend in self.trends.items():
             mine = curve == code
-            log_s[mine] += line.log_s(octave[mine])
+            log_s[mine] += trend_log_s(trend, octave[mine])
         return log_s
 
 
 def learn(seen: Curves) -> GaussianProcess:
     """Return the process fitted to some rows."""
     residual = np.zeros_like(seen.log_s)
-    lines = {}
+    trends = {}
     for code in np.unique(seen.curve).tolist():
         mine = seen.curve == code
-        lines[code] = plain_line(seen.octave[mine], seen.log_s[mine])
-        residual[mine] = seen.log_s[mine] - lines[code].log_s(seen.octave[mine])
+        trends[code] = fit_trend(seen.octave[mine], seen.log_s[mine])
+        residual[mine] = seen.log_s[mine] - trend_log_s(trends[code], seen.octave[mine])
     gram = _covariance(seen, seen.curve, seen.octave)
     variance = np.full(residual.size, NOISE**2)
     for _ in range(ROUNDS):
         weights = np.linalg.solve(gram + np.diag(variance), residual).astype(np.float64)
         left = weights * variance
         variance = np.maximum((TAIL * NOISE**2 + left**2) / (TAIL + 1.0), NOISE**2)
-    return GaussianProcess(seen, lines, weights)
+    return GaussianProcess(seen, trends, weights)
 
 
 def _covariance(seen: Curves, curve: Ints, octave: Floats) -> Floats:
@@ -209,12 +206,12 @@ def fitted_curves(measured: Curves, *, with_bands: bool = True) -> dict[Key, Cur
     for code, key in enumerate(measured.keys):
         mine = measured.of(key)
         octave = measured.octave[mine]
-        line = plain_line(octave, measured.log_s[mine])
+        trend = fit_trend(octave, measured.log_s[mine])
         grid = np.arange(np.floor(octave.min()), np.ceil(octave.max()) + 1.0)
-        departure = process.log_s(np.full(grid.size, code), grid) - line.log_s(grid)
+        departure = process.log_s(np.full(grid.size, code), grid) - trend_log_s(trend, grid)
         curves[key] = Curve(
-            start_s=float(f"{line.start_s:.4g}"),
-            bytes_per_s=float(f"{line.bytes_per_s:.4g}"),
+            start_s=float(f"{trend[0]:.4g}"),
+            bytes_per_s=float(f"{trend[1]:.4g}"),
             first_octave=float(grid[0]),
             departure=tuple(round(float(x), 3) for x in departure),
             band=round(float(bands[code]), 3),

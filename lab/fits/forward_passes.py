@@ -79,19 +79,19 @@ def fit_hosts(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     A line over the batch size gives the part that does not depend on the size. The fastest GPU and
     release represents all engines: a lower bound, as current ones have not been timed so.
     """
-    groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for row in read_records(reference / CPU_OVERHEAD):
-        times = [row[f"{part}_median_ms"] for part in TIMED]
-        if row["tp"] == 1 and None not in times:
-            group = groups.setdefault((row["blob"], row["gpu"]), [])
-            group.append((float(row["batch_size"]), 1e-3 * sum(times)))
-    columns = [np.array(group).T for group in groups.values()]
-    fixed_s = np.array([np.polyfit(batch, seconds, 1)[1] for batch, seconds in columns])
+    times = [f"{part}_median_ms" for part in TIMED]
+    rows = read_records(reference / CPU_OVERHEAD, tp=1)
+    rows = [row for row in rows if None not in [row[name] for name in times]]
+    lines = [
+        np.polyfit([r.batch_size for r in group], [sum(r[n] for n in times) for r in group], 1)
+        for group in grouped(rows, lambda row: (row.blob, row.gpu)).values()
+    ]
+    fixed_s = np.array([1e-3 * line[1] for line in lines])
     least_s = float(fixed_s.min())
     yield declared(
         "hosts",
         content={"host": {"prepare_s": least_s}},
-        rows=sum(map(len, groups.values())),
+        rows=len(rows),
         errors=fixed_s[fixed_s > least_s] / least_s - 1.0,
     )
 

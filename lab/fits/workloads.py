@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from lab.fits.driver import Calibration, declared
-from lab.fits.methods import leave_one_out, quantile
+from lab.fits.methods import grouped, leave_one_out, quantile
 from lab.tables import speculation
 from simulators.core.jit import Floats, Ints
 from simulators.evidence.intervals import COVERED
@@ -150,10 +150,11 @@ def fit_acceptance(reference: Path, _only: Sequence[str]) -> Iterator[Calibratio
                 count = min(ours.size, theirs.size)
                 ratios += (ours[:count] / theirs[:count]).tolist()
     growth = round(float(np.mean(growths(reference))), 3)
-    heads: dict[int, list[float]] = {}
-    for (_, head), guesses in speculation.rates_by_guess(reference).items():
-        heads.setdefault(head, []).append(first_guess(guesses, growth))
-    rates["medusa"] = [float(np.mean(heads[head])) for head in sorted(heads)]
+    heads = grouped(speculation.rates_by_guess(reference).items(), lambda item: item[0][1])
+    rates["medusa"] = [
+        float(np.mean([first_guess(guesses, growth) for _, guesses in heads[head]]))
+        for head in sorted(heads)
+    ]
     yield declared(
         "acceptance",
         content={
@@ -168,17 +169,12 @@ def fit_acceptance(reference: Path, _only: Sequence[str]) -> Iterator[Calibratio
 
 def mean_rates(rows: Sequence[speculation.Drafts]) -> tuple[float, ...]:
     """Return the mean rate at each position: the mean over groups of the means within each."""
-    groups: dict[str, list[tuple[float, ...]]] = {}
-    for row in rows:
-        groups.setdefault(row.group, []).append(row.rates[:MOST_DRAFTS])
-    most = max((len(rates) for group in groups.values() for rates in group), default=0)
+    groups = grouped(rows, lambda row: row.group).values()
     means = []
-    for position in range(most):
-        at = [
-            [rates[position] for rates in group if len(rates) > position]
-            for group in groups.values()
-        ]
-        means.append(float(np.mean([np.mean(some) for some in at if some])))
+    for position in range(MOST_DRAFTS):
+        at = [[row.rates[position] for row in some if len(row.rates) > position] for some in groups]
+        if any(at):
+            means.append(float(np.mean([np.mean(rates) for rates in at if rates])))
     return tuple(means)
 
 
