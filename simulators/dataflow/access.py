@@ -37,7 +37,7 @@ RANKS = 4
 OUTPUT = 2
 READS, FILLS, UPDATES = range(3)
 TEMPORAL, ORDER, SPATIAL_X, SPATIAL_Y = range(4)
-"""Rows of one level's loops: bounds by dimension, dimensions outermost first, bounds, bounds."""
+"""Rows of one level's loops: temporal bounds, order of dimensions, spatial bounds along X and Y."""
 
 FEASIBLE, TOO_LARGE, TOO_WIDE = range(3)
 VERDICTS = {TOO_LARGE: "tiles_exceed_buffer", TOO_WIDE: "loops_exceed_array"}
@@ -54,24 +54,24 @@ class Problem(NamedTuple):
 
     bounds: Ints
     terms: IntMatrix  # row 4 * tensor + rank: dim, coefficient, dim, coefficient; dim -1 is none
-    home: IntMatrix  # tensor x dim -> rank, or -1 for a loop that does not walk the tensor
+    home: IntMatrix  # tensor x dim -> rank, or -1 for a dimension that does not index the tensor
     coef: IntMatrix  # tensor x dim
     words: Ints  # by tensor
     # By level of the accelerator; the last row of energies belongs to the multipliers.
     sizes: IntMatrix  # capacity, block, log2 of the block or -1, fan-out X, Y, staged
     energy_pj: FloatMatrix  # read, fill, update, leak per cycle; of a physical access
     rates: FloatMatrix  # read, write, shared words per cycle, pJ per word and hop
-    # What a mapping is laid out in; rows are levels, and the multipliers.
+    # Scratch arrays of a mapping; rows are levels, and the multipliers.
     extents: IntMatrix  # by dim: the tile inside each level
     spread: IntMatrix  # by dim: copies side by side
     tiles: IntMatrix  # by tensor: its words
-    placed: IntMatrix  # dim, bound, level, product further out: of temporal loops, innermost first
+    placed: IntMatrix  # temporal loops, innermost first: dim, bound, level, product of outer bounds
     instances: IntMatrix  # used, fan-out, split of outputs
-    first: Ints  # the innermost of the placed loops outside its tile
-    totals: IntCube  # level x tensor x action: accesses of all instances, where tiles are cut short
+    first: Ints  # the innermost of the placed loops outside the tile
+    totals: IntCube  # level x tensor x action: accesses of all instances with partial tiles
     sums: IntMatrix  # whole tiles and steps x states of two dimensions
     rank: Ints  # one dimension as a rank
-    cut: Ints  # whether a dimension's last tile is smaller
+    has_partial_tiles: Ints  # whether the last tile of a dimension is smaller
 
 
 LOOPS = COUNTS = array(i8, 3)
@@ -81,10 +81,10 @@ PROBLEM = struct(Problem)
 
 @kernel(i8(i8, i8, i8, i8), no_refcount=True)
 def distinct_sums(m: int, a: int, n: int, b: int) -> int:
-    """Return how many values `a * i + b * j` takes for i < m and j < n.
+    """Return the number of values of `a * i + b * j` for i < m and j < n.
 
-    (i, j) and (i + b/g, j - a/g) coincide, g the greatest common divisor of a and b; what has no
-    predecessor on its chain is counted.
+    (i, j) and (i + b/g, j - a/g) coincide, g the greatest common divisor of a and b; pairs without
+    a predecessor are counted.
     """
     if m == 1 or n == 1:
         return m * n
@@ -96,7 +96,7 @@ def distinct_sums(m: int, a: int, n: int, b: int) -> int:
 
 @kernel(i8(matrix(i8), i8, matrix(i8), i8, i8), no_refcount=True)
 def tile_words(terms: Ints, tensor: int, extents: Ints, row: int, without: int) -> int:
-    """Return the words of a tile; the rank `without` is left out."""
+    """Return the words of a tile, without the rank `without`."""
     words = 1
     for place in range(RANKS * tensor, RANKS * (tensor + 1)):
         d = terms[place, 0]
@@ -113,10 +113,10 @@ def tile_words(terms: Ints, tensor: int, extents: Ints, row: int, without: int) 
 
 @kernel(i8(PROBLEM, LOOPS, i8, i8), no_refcount=True)
 def distinct_tiles(problem: Problem, loops: Ints, tensor: int, level: int) -> int:
-    """Return how many different tiles one fan-out hands out.
+    """Return the number of different tiles that one fan-out distributes.
 
-    Where a network forks into columns first and then into rows, what two columns share across
-    different rows is sent twice.
+    Where a network forks into columns first and then into rows, data that two columns share across
+    rows is sent twice.
     """
     terms, spread, extents = problem.terms, problem.spread, problem.extents
     number = 1
@@ -162,12 +162,12 @@ def deliveries(problem: Problem, tensor: int, child: int, temporal: int) -> int:
 
 @kernel(i8(PROBLEM, LOOPS, KEEP), no_refcount=True)
 def lay_out(problem: Problem, loops: Ints, keep: Ints) -> int:
-    """Fill in tiles and loops; return their number, or minus the reason it cannot be."""
+    """Fill in tiles and loops; return the number of loops, or minus the code of infeasibility."""
     sizes, extents, spread = problem.sizes, problem.extents, problem.spread
     found, instances = problem.placed, problem.instances
     levels, dims = keep.size, problem.bounds.size
     n = 0
-    problem.cut[0] = 0
+    problem.has_partial_tiles[0] = 0
     for level in range(levels - 1, -1, -1):
         x = y = walked = 1
         problem.first[level + 1] = n
@@ -183,7 +183,7 @@ def lay_out(problem: Problem, loops: Ints, keep: Ints) -> int:
             extent = extents[level + 1, d] * across * down * bound
             if extent > problem.bounds[d]:
                 extent = problem.bounds[d]
-                problem.cut[0] = 1
+                problem.has_partial_tiles[0] = 1
             extents[level, d] = extent
             if bound > 1:
                 found[n, DIM], found[n, BOUND], found[n, LEVEL] = d, bound, level
@@ -249,10 +249,10 @@ def count(problem: Problem, loops: Ints, keep: Ints, temporal: int, counts: Ints
 
 
 EACH, FIRST, DISTINCT = range(3)
-"""Of instances side by side: add up all, look at the first, or at those whose tiles differ."""
+"""Parallel instances: the sum over all, the first one, or the sum over different tiles."""
 
 ALL, NONE = 1 << 30, -1
-"""Places in the nest that every loop, and that no loop, is outside of."""
+"""Places in the nest: inside of all loops, and outside of all loops."""
 
 RANK = array(i8)  # dim, coefficient, dim or -1, coefficient
 
@@ -271,28 +271,28 @@ def last_run(bound: int, tile: int, times: int) -> int:
 
 @kernel(i8(matrix(i8), i8, i8, i8, i8), no_refcount=True)
 def repeat(sums: Ints, axis: int, times: int, last: int, added: int) -> int:
-    """Apply a loop over one dimension: iterations add words, or repeat the first iteration."""
+    """Apply a loop over one dimension: iterations add words, or repeat the first one's words."""
     for table in range(2):
         for other in range(2):
-            whole, cut = (other, 2 + other) if axis == 0 else (2 * other, 2 * other + 1)
-            one, end = sums[table, whole], sums[table, cut]
+            whole, partial = (other, 2 + other) if axis == 0 else (2 * other, 2 * other + 1)
+            one, end = sums[table, whole], sums[table, partial]
             if added:
                 sums[table, whole] = times * one
-                sums[table, cut] = (last - 1) * one + end
+                sums[table, partial] = (last - 1) * one + end
             elif last > 1:
-                sums[table, cut] = one
+                sums[table, partial] = one
     return 0
 
 
 @kernel(i8(matrix(i8), i8, i8, i8), no_refcount=True)
 def slide(sums: Ints, axis: int, times: int, last: int) -> int:
-    """Take in the loop whose steps send only what they do not share with the tile before."""
+    """Apply the loop whose steps send only words that the previous tile lacks."""
     for other in range(2):
-        whole, cut = (other, 2 + other) if axis == 0 else (2 * other, 2 * other + 1)
-        first, step, end = sums[0, whole], sums[1, whole], sums[1, cut]
+        whole, partial = (other, 2 + other) if axis == 0 else (2 * other, 2 * other + 1)
+        first, step, end = sums[0, whole], sums[1, whole], sums[1, partial]
         sums[0, whole] = first + (times - 1) * step
         if last > 1:
-            sums[0, cut] = first + (last - 2) * step + end
+            sums[0, partial] = first + (last - 2) * step + end
     return 0
 
 
@@ -300,9 +300,9 @@ def slide(sums: Ints, axis: int, times: int, last: int) -> int:
 def of_diagonals(
     sums: Ints, table: int, m: int, a: int, n: int, b: int, state: int, finest: int
 ) -> int:
-    """Return the sum over different values of `a * i + b * j`, of the largest tile at each.
+    """Return the sum of the largest tile over the different values of `a * i + b * j`.
 
-    `state` says whether the last i and j have a last tile; `finest` divides a and b.
+    `state`: whether the last i and j have a partial tile; `finest` divides a and b.
     """
     total = 0
     back, down = b // finest, a // finest
@@ -312,8 +312,8 @@ def of_diagonals(
                 continue
             largest, x, y = 0, i, j
             while x < m and y >= 0:
-                cut = 2 * (state >> 1 and x == m - 1) + (state & 1 and y == n - 1)
-                largest = max(largest, sums[table, cut])
+                partial = 2 * (state >> 1 and x == m - 1) + (state & 1 and y == n - 1)
+                largest = max(largest, sums[table, partial])
                 x += back
                 y -= down
             total += largest
@@ -322,7 +322,7 @@ def of_diagonals(
 
 @kernel(i8(matrix(i8), i8, i8, i8, i8, i8, i8, i8), no_refcount=True)
 def fan_out(sums: Ints, m: int, m_last: int, a: int, n: int, n_last: int, b: int, how: int) -> int:
-    """Take in the loops of one fan-out over both dimensions of a rank."""
+    """Apply the loops of one fan-out over both dimensions of a rank."""
     if how != DISTINCT or m == 1 or n == 1:
         repeat(sums, 0, m, m_last, how != FIRST)
         repeat(sums, 1, n, n_last, how != FIRST)
@@ -376,8 +376,8 @@ def along(
     """Return the sum of a rank's extents over the loops outside `child`, up to a place.
 
     A rank is one or two dimensions with coefficients; a coefficient of 0 counts iterations.
-    `outside` and `between` say which instances count of levels outside the parent, and from there
-    to the child; the loop over `slides` at `place`, if there is one, sends only what is new.
+    `outside` and `between`: the instances that count of levels outside the parent, and from the
+    parent to the child. The loop over `slides` at `place`, if any, sends only new words.
     """
     bounds, extents, dims = problem.bounds, problem.extents, problem.bounds.size
     step = 1
@@ -407,7 +407,7 @@ def along(
 
 @kernel(i8(PROBLEM, LOOPS, RANK, i8, i8, i8), no_refcount=True)
 def side_by_side(problem: Problem, loops: Ints, rank: Ints, level: int, row: int, how: int) -> int:
-    """Take in one level's fan-out over columns, over rows, or over both (`row` 0)."""
+    """Apply one level's fan-out over columns, over rows, or over both (`row` 0)."""
     d, e = rank[0], rank[2]
     tile = problem.extents[level + 1, d]
     m = loops[level, row, d] if row else problem.spread[level, d]
@@ -429,7 +429,7 @@ def side_by_side(problem: Problem, loops: Ints, rank: Ints, level: int, row: int
 def words_moved(
     problem: Problem, loops: Ints, tensor: int, parent: int, child: int, outside: int, between: int
 ) -> int:
-    """Return the words of a tensor on their way from one level to another, over the whole layer."""
+    """Return the words of a tensor that are sent from one level to another over the whole layer."""
     levels, dims, home = loops.shape[0], problem.bounds.size, problem.home
     slides, place = -1, ALL
     if child < levels:
@@ -468,7 +468,7 @@ def times_again(
     between: int,
     place: int,
 ) -> int:
-    """Return how often loops that do not walk a tensor send it again; of no tensor, all of them."""
+    """Return the product of the loops that do not index a tensor; of all loops if it is -1."""
     times = 1
     rank = problem.rank
     rank[1], rank[2], rank[3] = 0, -1, 0
@@ -481,7 +481,7 @@ def times_again(
 
 @kernel(i8(PROBLEM, LOOPS, i8, i8), no_refcount=True)
 def words_seen(problem: Problem, loops: Ints, level: int, how: int) -> int:
-    """Return the different words of the output that instances of a level ever see."""
+    """Return the different output words of the instances of a level."""
     words = 1
     for row in range(RANKS * OUTPUT, RANKS * (OUTPUT + 1)):
         if problem.terms[row, 0] < 0:
@@ -516,8 +516,8 @@ def count_instances(problem: Problem, loops: Ints, keep: Ints, counts: Ints, how
 
 
 @kernel(i8(PROBLEM, LOOPS, KEEP, COUNTS))
-def count_cut(problem: Problem, loops: Ints, keep: Ints, counts: Ints) -> int:
-    """Fill in accesses of the first instance, which is never cut short; return the cycles.
+def count_partial(problem: Problem, loops: Ints, keep: Ints, counts: Ints) -> int:
+    """Fill in accesses of the first instance, whose tiles are whole; return the cycles.
 
     Accesses of all instances together go to `problem.totals`.
     """

@@ -1,16 +1,15 @@
-"""What a matrix product costs on an accelerator, in closed form: no mapping is searched for.
+"""Energy and cycles of a matrix product on an accelerator in closed form, without a search.
 
-A product of N x C by C x M is cut into nested blocks, one for each level. A level that keeps
-tensors holds, of each, its part of the block; a tensor enters the level once for every block, or,
-where it stays while the loops outside the block that do not index it run (it is stationary), once
-for every block of the level around it:
+A product of N x C by C x M is split into nested blocks, one for each level. A level that keeps a
+tensor holds the tensor's part of the block. The tensor enters the level once per block; a
+stationary tensor, which stays while outer loops that do not index it run, enters once per block of
+the level around:
 
     words into a level = multiplies / (extent of the dimension that does not index the tensor)
 
-The extent is the block's or, of the stationary tensor, that of the block around. Which dimensions
-are spread over rows and columns, which tensors a level keeps, and how large blocks are is chosen
-from a few dozen of each, outermost level first, least energy of the level around first. Compared
-with what the mapper finds, the tests say how far the two are apart.
+The extent is the block's or, of the stationary tensor, that of the block around. Spread dimensions,
+kept tensors and block lengths are chosen from a few dozen candidates each, from the outermost level
+inwards, by the least energy of the level around. The tests compare the result with the mapper's.
 """
 
 from __future__ import annotations
@@ -39,17 +38,17 @@ STEPS = 2.0 ** np.arange(0, 15, 2)
 """Candidate block lengths, as multiples of the spatial tile; the level's capacity limits them."""
 
 LOOK_AHEAD = 0.1
-"""What enters levels further in counts so much beside what enters a level, as if it stayed as far
-out: of two blocks as good, the longer one."""
+"""Weight of words that enter inner levels, relative to words that enter the level itself: among
+equally good blocks, the longer one wins."""
 
 N_STEP, N_NODES = 1.0, 18
 KEYS_STEP, KEYS_NODES = 2.0, 11
-"""Tables are over rows up to 2^17, each octave, and over keys up to 4^10, every other one."""
+"""Tables cover rows up to 2^17 at every octave, and keys up to 4^10 at every other octave."""
 
 
 @dataclass(frozen=True)
 class Products:
-    """Costs of products, arrays alike."""
+    """Costs of products, as arrays of one shape."""
 
     cycles: Floats
     energy_pj: Floats
@@ -60,10 +59,10 @@ def products(
 ) -> Products:
     """Return cycles and picojoules of `b` independent products of N x C by C x M each.
 
-    `any` dataflow takes what is best for each product.
+    The dataflow `any` uses the best one for each product.
 
     Raises:
-        Infeasible: no buffer is large enough for one word of each multiplier's.
+        Infeasible: no buffer holds one word per multiplier.
     """
     machine = machine_of(accelerator)
     sizes = np.stack(np.broadcast_arrays(n, c, m)).astype(np.float64)
@@ -88,8 +87,8 @@ def tabulated(
 ) -> tuple[Floats, Floats]:
     """Return cycles and picojoules of `times` products, read from a table between powers of two.
 
-    An accelerator is its name and the version of its sheet. `n` is a side of the table; `keys`, "C"
-    or "M", is the dimension that is a length of a context, its other side.
+    An accelerator is a name and the version of its data sheet. `n` is one side of the table; the
+    other side is the dimension `keys`, "C" or "M", which is the length of a context.
     """
     columns = np.broadcast_arrays(times, n, c, m)
     flat = [np.asarray(column, np.float64).reshape(-1) for column in columns]
@@ -123,7 +122,7 @@ def _table(accelerator: tuple[str, int], fixed: tuple[tuple[str, float], ...], k
 
 
 def _between(table: Floats, x: Floats, y: Floats) -> Floats:
-    """Return a table's columns at places between its nodes, and on beyond the last ones."""
+    """Return a table's columns by linear interpolation, and extrapolation beyond the last nodes."""
     i = np.minimum(x.astype(np.int64), table.shape[1] - 2)
     j = np.minimum(y.astype(np.int64), table.shape[2] - 2)
     u, v = x - i, y - j
@@ -134,7 +133,7 @@ def _between(table: Floats, x: Floats, y: Floats) -> Floats:
 
 @functools.cache
 def _spreads(dataflow: str) -> tuple[tuple[int, int], ...]:
-    """Return which dimensions may lie along the columns and along the rows."""
+    """Return the pairs of dimensions that may be spread over columns and rows."""
     pairs = (
         (DIMS.index(x), DIMS.index(y))
         for columns, rows in spread_of(dataflow)
@@ -145,7 +144,7 @@ def _spreads(dataflow: str) -> tuple[tuple[int, int], ...]:
 
 
 def _kept(accelerator: Accelerator) -> Iterator[tuple[tuple[str, ...], ...]]:
-    """Yield what each level keeps, outermost first."""
+    """Yield the tensors that each level keeps, outermost level first."""
     yield from itertools.product(*(level.may_keep for level in accelerator.levels))
 
 
@@ -187,7 +186,7 @@ def _blocked(
 
 
 def _parts(mesh: Sequence[int], sizes: Floats, across: int, down: int) -> Floats:
-    """Return over how many instances of a mesh each dimension is spread."""
+    """Return the number of instances of a mesh that each dimension is spread over."""
     spread = np.ones(3)
     spread[across] *= mesh[0]
     spread[down] *= mesh[1]
@@ -254,7 +253,7 @@ def _entering_pj(
     later: Sequence[float],
     around: Floats,
 ) -> tuple[Floats, Floats]:
-    """Return picojoules per multiply of what enters blocks, and the tensor best kept in place."""
+    """Return picojoules per multiply of words that enter blocks, and the best stationary tensor."""
     lengths = np.maximum(lengths, 1.0)
     cost: Floats = np.zeros(lengths.shape[1:])
     saved: Floats = np.zeros((1 + len(kept), *lengths.shape[1:]))
@@ -268,7 +267,7 @@ def _entering_pj(
 
 
 class _Traffic:
-    """Words that cross each level, and what they cost."""
+    """Words that cross each level, and their energy."""
 
     def __init__(self, accelerator: Accelerator, machine: Machine, sizes: Floats) -> None:
         levels, count = len(accelerator.levels), sizes.shape[1]
@@ -286,20 +285,20 @@ class _Traffic:
         return self.leaving_pj(tensor) + self._word_pj(position, FILLS)
 
     def leaving_pj(self, tensor: int) -> float:
-        """Return the energy of a word that leaves the level which keeps it so far."""
+        """Return the energy of a word that leaves the tensor's innermost level so far."""
         return self._word_pj(self._keeper[tensor], UPDATES if tensor == OUTPUTS else READS)
 
     def enter(self, tensor: int, position: int, reuse: Floats, copies: Floats) -> None:
-        """Move a tensor from its current level into a level further in."""
+        """Move a tensor from its current level into an inner level."""
         self.leave(tensor, reuse)
         words = self._macs / reuse
-        if tensor == OUTPUTS:  # a sum does not come in before it has left once
+        if tensor == OUTPUTS:  # a partial sum enters only after it has left once
             words = np.maximum(words - self._words[tensor], 0.0)
         self._charge(position, FILLS, words * copies)
         self._keeper[tensor], self._copies[tensor] = position, copies
 
     def cycles(self, accelerator: Accelerator) -> Floats:
-        """Return the cycles that the slowest level needs."""
+        """Return the cycles of the slowest level."""
         slowest = np.zeros_like(self.energy_pj)
         for position, level in enumerate(accelerator.levels):
             read, write, shared = (float(rate) for rate in self._machine.rates[position, :3])
@@ -309,7 +308,7 @@ class _Traffic:
         return slowest
 
     def leave(self, tensor: int, reuse: Floats) -> None:
-        """Read what goes further in; of sums, add what comes back, and read all but the first."""
+        """Charge the reads of inner levels; for outputs, updates, and reads of partial sums."""
         level, words, whole = self._keeper[tensor], self._macs / reuse, self._words[tensor]
         if tensor == OUTPUTS:
             self._charge(level, UPDATES, words * self._copies[tensor])

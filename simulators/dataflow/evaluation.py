@@ -3,9 +3,9 @@
 A level's time is its words over its bandwidth, and the slowest of levels and multipliers sets the
 pace: filling and draining overlap with work. The kernels are the compiled core of the mapper.
 
-An accelerator gives picojoules per access, or names a kind of storage, and the technology table
-answers. Each zero is a statement: leakage is zero unless given, the network unless
-`hop_pj_per_word` is given, address generation and adders outside the multipliers always. Wu et al.,
+An accelerator states picojoules per access, or a kind of storage of the technology table. Leakage
+is zero unless stated, the network unless `hop_pj_per_word` is stated; address generation and adders
+outside the multipliers are always zero. Wu et al.,
 "Accelergy" (ICCAD 2019).
 """
 
@@ -37,7 +37,7 @@ from simulators.dataflow.access import (
     VERDICTS,
     Problem,
     count,
-    count_cut,
+    count_partial,
     lay_out,
 )
 from simulators.dataflow.mapping import LoopNest, encode
@@ -58,7 +58,7 @@ class Machine(NamedTuple):
 
 
 def machine_of(accelerator: Accelerator) -> Machine:
-    """Return an accelerator as the numbers the kernels read; nobody may change them."""
+    """Return the read-only arrays of an accelerator."""
     return _machine_of(accelerator, TECHNOLOGY.stat().st_mtime_ns)
 
 
@@ -91,7 +91,7 @@ def _machine_of(accelerator: Accelerator, _version: int) -> Machine:
 def level_energy_pj(level: Level, node_nm: float, stated_nm: float) -> list[float]:
     """Return the picojoules of one physical read, write and update.
 
-    Energies that were stated for another depth or node are scaled as the technology table scales.
+    Energies stated for another depth or node are scaled by the technology table.
 
     Raises:
         UserError: only some actions are given.
@@ -121,9 +121,9 @@ def mac_energy_pj(accelerator: Accelerator) -> float:
 
 
 def area_mm2(accelerator: Accelerator) -> float:
-    """Return the silicon of buffers, registers and multipliers; DRAM, wires and control are not.
+    """Return the area of buffers, registers and multipliers, without DRAM, wires and control.
 
-    It follows the technology table even where energies are given.
+    The area follows the technology table even where energies are given.
     """
     table = read_toml(TECHNOLOGY)
     scale = (accelerator.node_nm / table["node_nm"]) ** table["area_exponent"]
@@ -137,7 +137,7 @@ def area_mm2(accelerator: Accelerator) -> float:
 
 
 def _table_pj(level: Level, rows: int | None, node_nm: float) -> list[float]:
-    """Return what the technology table says of one read, write and update."""
+    """Return the technology table's picojoules of one read, write and update."""
     table = read_toml(TECHNOLOGY)
     if level.kind == "dram":
         by_type = table["dram_pj_per_bit"]
@@ -160,7 +160,7 @@ def _pj_per_bit(level: Level, depth: int, rates: Mapping[str, Any]) -> float:
 
 
 def _by_precision(table: Mapping[str, float], bits: int) -> float:
-    """Return the entry of the narrowest multiplier that is wide enough, else of the widest."""
+    """Return the entry of the narrowest sufficient multiplier, else of the widest."""
     widths = sorted(int(width) for width in table)
     return table[str(next((w for w in widths if w >= bits), widths[-1]))]
 
@@ -173,11 +173,10 @@ RESULTS = 4
 def charge(problem: Problem, keep: Ints, counts: Ints, compute: int, out: Floats) -> int:
     """Fill in energy and cycles from the counts; return the cycles.
 
-    Instances that are cut short cost the share of the first one's energy that they have of its
-    accesses.
+    The energy of instances with partial tiles is proportional to their accesses.
     """
     sizes, energy, rates = problem.sizes, problem.energy_pj, problem.rates
-    instances, levels, cut = problem.instances, keep.size, problem.cut[0]
+    instances, levels, is_partial = problem.instances, keep.size, problem.has_partial_tiles[0]
     macs = 1
     for d in range(problem.bounds.size):
         macs *= problem.bounds[d]
@@ -196,7 +195,7 @@ def charge(problem: Problem, keep: Ints, counts: Ints, compute: int, out: Floats
                 words = counts[level, tensor, action] + block - 1
                 blocks = words >> shift if shift >= 0 else words // block
                 share = 1.0
-                if cut and counts[level, tensor, action] > 0:
+                if is_partial and counts[level, tensor, action] > 0:
                     whole = counts[level, tensor, action] * instances[level, at.USED]
                     share = problem.totals[level, tensor, action] / whole
                 spent_pj += energy[level, action] * blocks * share
@@ -218,12 +217,12 @@ def charge(problem: Problem, keep: Ints, counts: Ints, compute: int, out: Floats
 
 @kernel(i8(PROBLEM, LOOPS, KEEP, COUNTS, array(f8)), no_refcount=True)
 def evaluate(problem: Problem, loops: Ints, keep: Ints, counts: Ints, out: Floats) -> int:
-    """Count and charge one mapping; return why it is infeasible, or 0."""
+    """Compute accesses, energy and cycles of a mapping; return the code of infeasibility, or 0."""
     temporal = lay_out(problem, loops, keep)
     if temporal < 0:
         return -temporal
-    if problem.cut[0]:
-        compute = count_cut(problem, loops, keep, counts)
+    if problem.has_partial_tiles[0]:
+        compute = count_partial(problem, loops, keep, counts)
     else:
         compute = count(problem, loops, keep, temporal, counts)
     charge(problem, keep, counts, compute, out)
@@ -234,7 +233,7 @@ def evaluate(problem: Problem, loops: Ints, keep: Ints, counts: Ints, out: Float
 class Traffic:
     """Accesses of one tensor at one level, in words of the level's first instance.
 
-    The other instances have as many, unless the last tile of a dimension is smaller.
+    Other instances have equally many accesses, unless tiles are partial.
     """
 
     level: str
@@ -249,7 +248,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One mapping, counted and charged."""
+    """Accesses, energy and cycles of one mapping."""
 
     energy_pj: float
     cycles: int
@@ -266,7 +265,7 @@ class Evaluation:
         return self.energy_pj * self.cycles
 
     def level_energy_pj(self) -> dict[str, float]:
-        """Return the energy of accesses by level, and of the multipliers as `mac`."""
+        """Return the energy of accesses by level, and that of the multipliers as `mac`."""
         shares: dict[str, float] = {}
         for line in self.traffic:
             shares[line.level] = shares.get(line.level, 0.0) + line.energy_pj
@@ -294,7 +293,7 @@ def layer_terms(layer: Layer) -> tuple[Ints, Ints, Ints]:
 
 
 def problem_of(layer: Layer, accelerator: Accelerator) -> Problem:
-    """Return a layer on an accelerator as the numbers the kernels read."""
+    """Return the arrays of a layer on an accelerator."""
     terms, home, coef = layer_terms(layer)
     levels, dims, tensors = len(accelerator.levels), len(layer.dims), len(layer.tensors)
     machine = machine_of(accelerator)
@@ -316,15 +315,15 @@ def problem_of(layer: Layer, accelerator: Accelerator) -> Problem:
         totals=np.zeros((levels, tensors, 3), np.int64),
         sums=np.zeros((2, 4), np.int64),
         rank=np.zeros(4, np.int64),
-        cut=np.zeros(1, np.int64),
+        has_partial_tiles=np.zeros(1, np.int64),
     )
 
 
 def evaluated(mapping: LoopNest, layer: Layer, accelerator: Accelerator) -> Evaluation | str:
-    """Return one mapping counted and charged, or the word for why it is infeasible.
+    """Return the evaluation of a mapping, or the reason it is infeasible.
 
     Raises:
-        UserError: the mapping is not of this layer and accelerator.
+        UserError: the mapping does not match the layer or the accelerator.
     """
     loops, keep = encode(mapping, layer, accelerator)
     problem = problem_of(layer, accelerator)
@@ -360,7 +359,7 @@ def totalled(
     multiplies: float = 1.0,
     steps: float = 1.0,
 ) -> Evaluation:
-    """Return an evaluation with other words moved, and a share of its multiplies and steps."""
+    """Return an evaluation with other traffic, and a share of its multiplies and steps."""
     compute = math.ceil(dense.compute_cycles * steps)
     levels = range(len(accelerator.levels))
     cycles = max(compute, *(level_cycles(k, lines, accelerator) for k in levels))
@@ -382,7 +381,7 @@ def totalled(
 
 
 def _network_pj(lines: Iterable[Traffic], accelerator: Accelerator) -> float:
-    """Return the energy of wires, as `charge` has it."""
+    """Return the energy of the network's wires, as in `charge`."""
     machine = machine_of(accelerator)
     names = [level.name for level in accelerator.levels]
     spent = 0.0
@@ -394,7 +393,7 @@ def _network_pj(lines: Iterable[Traffic], accelerator: Accelerator) -> float:
 
 
 def scaled(line: Traffic, scale: Sequence[float], accelerator: Accelerator) -> Traffic:
-    """Return a line with shares of its reads, fills and updates, rounded up."""
+    """Return a line of traffic with reads, fills and updates scaled and rounded up."""
     level = [one.name for one in accelerator.levels].index(line.level)
     energy, block = machine_of(accelerator).energy_pj, accelerator.levels[level].block_words
     before = (line.reads, line.fills, line.updates)
@@ -433,8 +432,8 @@ def tile_words_by_level(
 def _traffic(
     accelerator: Accelerator, problem: Problem, keep: Ints, counts: Ints
 ) -> tuple[Traffic, ...]:
-    """Return the lines of every level and tensor kept there."""
-    if not problem.cut[0]:
+    """Return the traffic of every level and kept tensor."""
+    if not problem.has_partial_tiles[0]:
         problem.totals[:] = counts * problem.instances[: keep.size, at.USED, None, None]
     lines = []
     for k, level in enumerate(accelerator.levels):

@@ -1,9 +1,9 @@
 """Layer fusion: the output of the first layer stays on chip as the input of the second.
 
-The whole intermediate tensor stays in a shared on-chip level while both layers run, each mapped
-with what is left of that level. Its words then cross neither the outermost level nor that level's
-fills; they are written and read on chip as before. Alwani et al., "Fused-layer CNN accelerators"
-(MICRO 2016), with the tile as large as the tensor.
+The whole intermediate tensor stays in a shared on-chip level while both layers run, each mapped to
+the remaining capacity of the level. Words of the tensor then do not cross the outermost level and
+are not filled into the level; they are written and read on chip as before. Alwani et al.,
+"Fused-layer CNN accelerators" (MICRO 2016), with a tile as large as the tensor.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ WHOLE, NOTHING = (1.0, 1.0, 1.0), (0.0, 0.0, 0.0)
 
 
 def feeds(first: Layer, second: Layer) -> bool:
-    """Whether the outputs of a layer can be the inputs of the next one.
+    """Return whether the outputs of a layer can be the inputs of the next layer.
 
-    Their dimensions agree: images or rows, channels, and pixels up to the halo and the stride.
+    Images or rows, channels, and pixels must agree, up to the halo and the stride.
 
     >>> from simulators.workload.loop_nest import matmul
     >>> feeds(matmul("up", n=8, c=16, m=32), matmul("down", n=8, c=32, m=16))
@@ -49,9 +49,9 @@ def feeds(first: Layer, second: Layer) -> bool:
 def fused(
     first: Layer, second: Layer, accelerator: Accelerator, mapper: Mapper
 ) -> tuple[Found, Found] | None:
-    """Return both layers mapped with the intermediate tensor on chip, or None if it cannot be.
+    """Return both layers mapped with the intermediate tensor on chip, or None if infeasible.
 
-    `first` makes the tensor and `second` takes it.
+    `first` writes the tensor and `second` reads it.
     """
     held = first.words(first.tensors[2].name)
     for k, level in enumerate(accelerator.levels[1:], start=1):
@@ -75,9 +75,9 @@ def fused(
 def in_pairs(
     chain: Sequence[Layer], accelerator: Accelerator, mapper: Mapper
 ) -> list[tuple[Layer, Found]]:
-    """Return each layer of a chain with its mapping, neighbours fused where that is better.
+    """Return each layer of a chain with its mapping; fuse neighbors where that is better.
 
-    Pairs are taken in order; better is a smaller product of their energies and their cycles.
+    Pairs are tried in order; a fusion is better if it has a smaller energy-delay product.
     """
     done: list[tuple[Layer, Found]] = []
     k = 0
@@ -103,7 +103,7 @@ def _edp(found: tuple[Found, Found]) -> float:
 def _less(
     accelerator: Accelerator, place: int, held: int, allowed: tuple[tuple[str, ...], ...]
 ) -> Accelerator:
-    """Return the accelerator without the words held at a level."""
+    """Return the accelerator without the words that a level holds."""
     level = accelerator.levels[place]
     smaller = dataclasses.replace(level, reserved_words=held, may_keep=allowed)
     levels = (*accelerator.levels[:place], smaller, *accelerator.levels[place + 1 :])
@@ -113,7 +113,7 @@ def _less(
 def _on_chip(
     found: Found, layer: Layer, tensor: str, place: int, accelerator: Accelerator
 ) -> Found:
-    """Return a layer without the words of a tensor that come to a level from further out."""
+    """Return a layer without the words of a tensor that enter a level from outer levels."""
     outer = {level.name for level in accelerator.levels[:place]}
     name = accelerator.levels[place].name
     lines = []
@@ -129,9 +129,10 @@ def _on_chip(
 
 
 def _bounds(layer: Layer, tensor: str, accelerator: Accelerator) -> tuple[float, int]:
-    """Return the bounds of a layer whose intermediate tensor may be free: those of the multiplies.
+    """Return the bounds of a layer whose intermediate tensor may cost nothing.
 
-    Energy loses at most what the tensor costs at the outermost level; time may be all of it.
+    Energy is reduced by the largest cost of the tensor at the outermost level; cycles are those of
+    the multiplies.
     """
     energy_pj, _ = compulsory(layer, accelerator, problem_of(layer, accelerator))
     outermost = accelerator.levels[0]

@@ -33,9 +33,9 @@ from simulators.workload.loop_nest import Layer, bmm, conv, dwconv, einsum, matm
 
 Loop = tuple[str, int]
 ROWS = ("temporal", "spatial_x", "spatial_y")
-"""Loops of a level, as files name them."""
+"""Names of a level's loops in files."""
 BOUNDS = (at.TEMPORAL, at.SPATIAL_X, at.SPATIAL_Y)
-"""The same as rows of numbers."""
+"""Rows of a level's loops in arrays."""
 _KEYS = ("level", "keep", *ROWS)
 
 
@@ -58,10 +58,10 @@ class LoopNest:
 
 
 def read_mapping(levels: Sequence[Table[str, Any]]) -> LoopNest:
-    """Return a mapping written as tables with `level`, `keep`, `temporal`, `spatial_x`, `_y`.
+    """Return a mapping from tables with `level`, `keep`, `temporal`, `spatial_x`, `spatial_y`.
 
     Raises:
-        UserError: a key means nothing, or a loop is not `[dimension, bound]`.
+        UserError: a key is unknown, or a loop is not `[dimension, bound]`.
     """
     read = []
     for table in levels:
@@ -84,8 +84,8 @@ def encode(mapping: LoopNest, layer: Layer, accelerator: Accelerator) -> tuple[I
     """Return loops (levels x 4 x dims) and keep masks of a mapping.
 
     Raises:
-        UserError: levels, tensors or dimensions are not those of accelerator and layer, a loop
-            stands twice, bounds multiply to less than the layer's, or a loop never reaches its end.
+        UserError: levels, tensors or dimensions do not match accelerator and layer, a loop occurs
+            twice, bounds multiply to less than the layer's, or a loop has superfluous iterations.
     """
     names = [level.name for level in accelerator.levels]
     if (given := [level.level for level in mapping.levels]) != names:
@@ -114,13 +114,13 @@ def encode(mapping: LoopNest, layer: Layer, accelerator: Accelerator) -> tuple[I
 
 
 def ordered(inner: Sequence[str], layer: Layer) -> list[int]:
-    """Return all dimensions by number, those named last and in their order."""
+    """Return the positions of all dimensions, the given ones last and in order."""
     found = [layer.dims.index(dim) for dim in inner]
     return [d for d in range(len(layer.dims)) if d not in found] + found
 
 
 def decode(loops: Ints, keep: Ints, layer: Layer, accelerator: Accelerator) -> LoopNest:
-    """Return the mapping of loops and keep masks; loops past the end of a dimension stop."""
+    """Return the mapping of loops and keep masks; loops beyond the end of a dimension shrink."""
     loops = loops.copy()
     for d, size in enumerate(layer.bounds):
         _stop_at_end(loops, d, size)
@@ -144,7 +144,7 @@ def decode(loops: Ints, keep: Ints, layer: Layer, accelerator: Accelerator) -> L
 
 
 def _check_reach(bounds: Ints, dim: str, size: int) -> None:
-    """Refuse loops, outermost first, of which the outermost that iterates goes past the end."""
+    """Raise a `UserError` if the outermost loop of a dimension has superfluous iterations."""
     inner = math.prod(int(b) for b in bounds)
     for bound in (int(b) for b in bounds):
         inner //= bound
@@ -158,7 +158,7 @@ def _check_reach(bounds: Ints, dim: str, size: int) -> None:
 
 
 def _stop_at_end(loops: Ints, dim: int, size: int) -> None:
-    """Shorten the outermost loops over a dimension to the iterations that reach into it."""
+    """Shorten the outermost loops over a dimension to the necessary iterations."""
     inner = math.prod(int(b) for b in loops[:, BOUNDS, dim].ravel())
     for level in range(len(loops)):
         for row in BOUNDS:
@@ -208,11 +208,11 @@ def network_names() -> tuple[str, ...]:
 
 
 def network(name: str) -> tuple[Counted, ...]:
-    """Return a network's distinct layers, each with how often it occurs.
+    """Return a network's distinct layers, each with its count.
 
     Raises:
-        UnknownNameError: no network has that name.
-        UserError: its file is not right.
+        UnknownNameError: the network is unknown.
+        UserError: the file is invalid.
 
     >>> sum(layer.macs * times for layer, times in network("resnet50")) // 10**6
     4089
@@ -227,13 +227,13 @@ def network(name: str) -> tuple[Counted, ...]:
 
 
 def chains(name: str) -> tuple[tuple[Layer, ...], ...]:
-    """Return a network's layers in order, cut where an output has other readers than the next one.
+    """Return a network's layers as chains in which only the next layer reads an output.
 
-    Blocks of ResNet end at the sum with their input, attention and feed-forward are chains of two.
+    Blocks of ResNet end at the sum with their input; attention and feed-forward are chains of two.
 
     Raises:
-        UnknownNameError: no network has that name.
-        UserError: its file is not right.
+        UnknownNameError: the network is unknown.
+        UserError: the file is invalid.
     """
     return NETWORKS.load(name, _chains)
 
@@ -256,7 +256,7 @@ def layers_of(name: str, layer: str) -> tuple[Counted, ...]:
     """Return one layer of a network, or all of them.
 
     Raises:
-        UnknownNameError: the network or the layer is not known.
+        UnknownNameError: the network or the layer is unknown.
     """
     layers = network(name)
     if layer == "all":
@@ -268,10 +268,10 @@ def layers_of(name: str, layer: str) -> tuple[Counted, ...]:
 
 
 def layer_from(entry: Mapping[str, Any], where: str) -> Counted:
-    """Return a layer of a list and how often it occurs: a kind of `KINDS`, or `einsum`, with sizes.
+    """Return a layer and its count from a table: a kind of `KINDS`, or `einsum`, with sizes.
 
     Raises:
-        UserError: it is none of these, or has other sizes.
+        UserError: the kind or a size is invalid.
     """
     name, times = str(entry.get("name", "layer")), entry.get("times", 1)
     if not isinstance(times, int) or times < 1:
@@ -296,7 +296,7 @@ TIMELOOP = "timeloop"
 
 
 def is_file(name: str) -> bool:
-    """Whether a name is the path of a YAML file."""
+    """Return whether a name is the path of a YAML file."""
     return name.endswith((".yaml", ".yml"))
 
 
@@ -304,12 +304,12 @@ def read_yaml(path: Path) -> Any:
     """Return the content of a YAML file.
 
     Raises:
-        UserError: it cannot be read, or is not YAML; says where.
+        UserError: the file cannot be read, or is not valid YAML.
     """
     import yaml  # type: ignore[import-untyped]
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]  # untyped
-        """Reads tags such as `!Component` as what they stand before."""
+        """Loader that ignores tags such as `!Component`."""
 
     Loader.add_multi_constructor("!", lambda loader, _, node: loader.construct_mapping(node, True))
     try:
@@ -324,7 +324,7 @@ def layers_named(name: str, layer: str) -> tuple[Counted, ...]:
     """Return the layers of a network, or those of a file: a Timeloop problem or a list of layers.
 
     Raises:
-        UserError: the network, the file or the layer is not there or not right.
+        UserError: the network, the file or the layer is missing or invalid.
     """
     if not is_file(name):
         return layers_of(name, layer)
@@ -342,10 +342,10 @@ def layers_named(name: str, layer: str) -> tuple[Counted, ...]:
 
 
 def accelerator_named(name: str) -> Accelerator:
-    """Return the accelerator of that name, TOML file, or Timeloop architecture.
+    """Return the accelerator with a name, from a TOML file, or from a Timeloop architecture.
 
     Raises:
-        UserError: there is none, or it is not right.
+        UserError: the accelerator is missing or invalid.
     """
     if not is_file(name):
         return load_accelerator(name)
@@ -361,7 +361,7 @@ def mapping_named(name: str, layer: Layer, accelerator: Accelerator) -> LoopNest
     """Return the mapping of a file: Timeloop's, or a list of levels with loops.
 
     Raises:
-        UserError: it is not there or not right.
+        UserError: the file is missing or invalid.
     """
     table = read_yaml(Path(name))
     if isinstance(table, Mapping) and "mapping" in table:
@@ -377,7 +377,7 @@ def mapping_named(name: str, layer: Layer, accelerator: Accelerator) -> LoopNest
 
 
 def table_of(value: Any, where: str) -> dict[str, Any]:
-    """Return a table of keys, or refuse what is none."""
+    """Return a value as a table; raise a `UserError` for other values."""
     if not isinstance(value, Mapping):
         raise UserError(f"{where}: a table of keys is needed, not {value!r}")
     return dict(value)

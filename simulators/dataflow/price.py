@@ -1,7 +1,7 @@
-"""An accelerator prices operators, so that composition can run a model on it as on a GPU.
+"""Prices of operators on an accelerator, for composition of a model as on a GPU.
 
-Products and attention are mapped; everything else streams through the outermost level. Numbers
-have the widths of the accelerator's own words, whatever an operator says.
+Products and attention are mapped; other operators stream through the outermost level. Numbers have
+the width of the accelerator's words, independent of the operator's dtype.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ EVALUATIONS = 20_000
 
 @dataclass(frozen=True)
 class Cost:
-    """Time and energy of operators that run one after the other."""
+    """Time and energy of an operator."""
 
     latency_s: float
     energy_j: float
@@ -52,11 +52,11 @@ class Cost:
 def price(
     operators: Sequence[Compute], accelerator: str, *, evaluations: int = EVALUATIONS
 ) -> tuple[Cost, ...]:
-    """Return the cost of each operator, its repeats included.
+    """Return the cost of each operator, repetitions included.
 
     Raises:
-        UserError: a size is a column, or no whole positive number.
-        Infeasible: a buffer of the accelerator holds too little.
+        UserError: a size is a column, or not a positive integer.
+        Infeasible: a buffer of the accelerator is too small.
     """
     return tuple(_price(operator, accelerator, evaluations) for operator in operators)
 
@@ -64,10 +64,10 @@ def price(
 def estimate(operator: Compute, accelerator: str) -> tuple[Floats, Floats]:
     """Return seconds and joules of one run of an operator, without a search for mappings.
 
-    Sizes may be columns, so are the answers; products cost what `closed_form` says.
+    Sizes and results may be columns; products are priced by `closed_form`.
 
     Raises:
-        Infeasible: a buffer of the accelerator holds too little.
+        Infeasible: a buffer of the accelerator is too small.
     """
     found, version = load_accelerator(accelerator), _version(accelerator)
     if isinstance(operator, Gemm):
@@ -92,7 +92,7 @@ def estimate(operator: Compute, accelerator: str) -> tuple[Floats, Floats]:
 
 
 def standing_w(accelerator: str) -> float:
-    """Return the watts that storage and multipliers leak, as far as the sheet states them."""
+    """Return the leakage power of storage and multipliers, as stated by the data sheet."""
     found = load_accelerator(accelerator)
     leaks_pj = [level.energy_pj.get("leak", 0.0) * level.instances for level in found.levels]
     leaks_pj.append(found.mac.leak_pj_per_cycle * found.mac.instances)
@@ -124,7 +124,7 @@ def _price(operator: Compute, accelerator: str, evaluations: int) -> Cost:
 
 
 def _attention(operator: Attention | EncoderAttention) -> list[tuple[Layer, int]]:
-    """Return two chained batched products per request, of the mean sizes of the batch."""
+    """Return two chained batched products per request, with the mean sizes of the batch."""
     name = operator.name
     requests = _whole(operator.requests, name)
     if isinstance(operator, EncoderAttention):
@@ -151,7 +151,7 @@ def _streamed(accelerator: Accelerator, reads: Column, writes: Column) -> tuple[
 
 
 def _moved(operator: Compute) -> tuple[Column, Column]:
-    """Return how many numbers an operator reads and writes; states pass once a chunk or token."""
+    """Return the numbers that an operator reads and writes; states move once per chunk or token."""
     if isinstance(operator, Elementwise):
         elements = np.asarray(operator.elements)
         return elements * operator.reads, elements * operator.writes

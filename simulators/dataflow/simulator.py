@@ -1,7 +1,7 @@
 """Energy and time of a layer or a network on an accelerator, under the best mapping found.
 
-Layers run one after the other, each with its own mapping; nothing stays in a buffer between them,
-unless neighbours are fused.
+Layers run one after the other, each with its own mapping. Buffers hold no data between layers,
+unless neighbors are fused.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ from simulators.workload.loop_nest import Layer
 def contributions(
     layer: Layer, times: int, mapping: LoopNest, evaluation: Evaluation, accelerator: Accelerator
 ) -> list[Contribution]:
-    """Return a line per level and tensor, one for multiplies, and one for all other energy.
+    """Return contributions per level and tensor, of multiplies, and of all other energy.
 
-    The time of the layer stands at what sets its pace: the multipliers, or the slowest level.
+    The time of the layer is attributed to its bottleneck: the multipliers, or the slowest level.
     """
     why = reasons(mapping, layer, accelerator)
     time_s = times * evaluation.cycles / accelerator.clock_hz
@@ -119,10 +119,7 @@ def contributions(
 def reasons(
     mapping: LoopNest, layer: Layer, accelerator: Accelerator
 ) -> dict[tuple[str, str], str]:
-    """Return why a level sends as many words of a tensor to each child: the loop that moves them.
-
-    The same rules as the closed form, in words.
-    """
+    """Return for each level and tensor a description of the loop that sends its words."""
     loops, keep = encode(mapping, layer, accelerator)
     problem = problem_of(layer, accelerator)
     temporal = lay_out(problem, loops, keep)
@@ -138,7 +135,7 @@ def reasons(
                 walks = problem.home[t].tolist()
                 tile = int(problem.tiles[child, t])
                 why = _why(placed, walks, tile, layer, names)
-                why += ", the last smaller" if problem.cut[0] else ""
+                why += ", the last smaller" if problem.has_partial_tiles[0] else ""
             found[names[level], tensor] = why
     return found
 
@@ -146,7 +143,7 @@ def reasons(
 def _why(
     placed: list[list[int]], walks: list[int], tile: int, layer: Layer, names: list[str]
 ) -> str:
-    """Return what is sent at each step of the innermost loop that walks a tensor."""
+    """Return a description of the words sent per step of the innermost indexing loop."""
     skipped = []
     for dim, bound, level, outer in placed:
         if walks[dim] < 0:
@@ -163,34 +160,34 @@ def _why(
 
 @dataclass(frozen=True)
 class DataflowPoint:
-    """A network, the accelerator it runs on, and how hard the mapper tries."""
+    """A network, an accelerator, and the options of the mapper."""
 
-    accelerator: str = choice("the accelerator, or the path of one's own", names="accelerator")
+    accelerator: str = choice("the accelerator, or the path of a user's file", names="accelerator")
     network: str = asked(f"the network: {', '.join(network_names())}", default="resnet50")
-    layer: str = asked("one of its layers, or all of them", default="all")
-    pe_rows: int = choice("rows of the array; 0 as in the file", default=0)
-    pe_cols: int = choice("columns of the array; 0 as in the file", default=0)
-    buffer_scale: float = choice("depth of shared buffers, relative", default=1.0)
-    spad_scale: float = choice("depth of storage inside the array, relative", default=1.0)
-    dram_type: str = choice("lpddr4, ddr3, gddr5 or hbm2; empty as in the file", default="")
+    layer: str = asked("a layer of the network, or all", default="all")
+    pe_rows: int = choice("rows of the array; 0: as in the file", default=0)
+    pe_cols: int = choice("columns of the array; 0: as in the file", default=0)
+    buffer_scale: float = choice("relative depth of shared buffers", default=1.0)
+    spad_scale: float = choice("relative depth of storage inside the array", default=1.0)
+    dram_type: str = choice("lpddr4, ddr3, gddr5 or hbm2; empty: as in the file", default="")
     node_nm: float = choice(
-        "technology node, all energies by the table; 0 as in the file", unit="nm", default=0.0
+        "technology node, which scales all energies; 0: as in the file", unit="nm", default=0.0
     )
-    dataflow: str = choice(f"what is spread: {', '.join(dataflows())}", default="any")
-    goal: str = asked("what the mapper minimises", default="edp", known=tuple(GOALS))
-    constraints: str = choice("path of a YAML file of what mappings must obey", default="")
-    mapping: str = choice("path of a mapping of the one layer, instead of a search", default="")
-    fused: bool = choice("neighbours may keep what is between them on chip", default=False)
-    weight_density: str = asked("non-zero weights: 0.3, 2:4, banded 0.1", default="1")
-    input_density: str = asked("non-zero inputs, alike", default="1")
-    weight_format: str = choice(f"how weights are stored: {', '.join(FORMATS)}", default="none")
-    input_format: str = choice("how inputs are stored, alike", default="none")
-    zeros: str = choice(f"what zeros spare: {', '.join(ACTIONS)}", default="none")
-    remainders: bool = choice("loops need not divide; last tiles may be smaller", default=False)
+    dataflow: str = choice(f"dataflow: {', '.join(dataflows())}", default="any")
+    goal: str = asked("objective of the mapper", default="edp", known=tuple(GOALS))
+    constraints: str = choice("path of a YAML file with constraints on mappings", default="")
+    mapping: str = choice("path of a mapping of a single layer, instead of a search", default="")
+    fused: bool = choice("whether neighboring layers may be fused on chip", default=False)
+    weight_density: str = asked("density of weights: 0.3, 2:4, banded 0.1", default="1")
+    input_density: str = asked("density of inputs, in the same notation", default="1")
+    weight_format: str = choice(f"storage format of weights: {', '.join(FORMATS)}", default="none")
+    input_format: str = choice("storage format of inputs", default="none")
+    zeros: str = choice(f"action on zero operands: {', '.join(ACTIONS)}", default="none")
+    remainders: bool = choice("whether loops may leave a smaller last tile", default=False)
     evaluations: int = asked(
         "mappings tried per distinct layer", default=40_000, at_least=1, at_most=10**8
     )
-    seed: int = asked("of the mapper", default=0, at_least=0)
+    seed: int = asked("seed of the mapper", default=0, at_least=0)
 
 
 SIZES = ("pe_rows", "pe_cols", "buffer_scale", "spad_scale", "dram_type", "node_nm")
@@ -203,21 +200,21 @@ _bound = partial(metric, page="dataflow.md#bounds")
 
 @dataclass(frozen=True)
 class DataflowMetrics:
-    """What the architect of an accelerator would tabulate."""
+    """Energy, time, area and bounds of a network on an accelerator."""
 
     energy_j: float = _total("energy of one inference", unit="J", better="min")
     latency_s: float = _total("time of one inference", unit="s", better="min")
-    area_mm2: float = _total("buffers, registers, multipliers", unit="mm2", better="min")
-    edp_js: float = _total("energy times time", unit="J s")
+    area_mm2: float = _total("area of buffers, registers and multipliers", unit="mm2", better="min")
+    edp_js: float = _total("energy-delay product", unit="J s")
     cycles: int = _total("clock cycles")
     macs: int = _share("multiply-accumulates")
-    utilization: float = _share("multiplies per cycle over multipliers")
+    utilization: float = _share("utilization: multiplies per cycle over multipliers")
     dram_bytes: float = _share("bytes moved to and from the outermost level", unit="B")
     dram_energy_share: float = _share("share of the outermost level in energy")
     array_energy_share: float = _share("share of multipliers and of storage inside the array")
-    energy_bound_j: float = _bound("energy no mapping can beat", unit="J")
-    latency_bound_s: float = _bound("time no mapping can beat", unit="s")
-    gap: float = _bound("how much of the energy-delay product a better mapping could at most save")
+    energy_bound_j: float = _bound("lower bound of the energy of all mappings", unit="J")
+    latency_bound_s: float = _bound("lower bound of the time of all mappings", unit="s")
+    gap: float = _bound("largest possible saving of energy-delay product, as a share")
 
 
 @dataclass(frozen=True)
@@ -230,11 +227,11 @@ class Dataflow:
     metrics: type = DataflowMetrics
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Map every layer of every row."""
+        """Return the metrics of every row, with every layer mapped."""
         return evaluate_pointwise(DataflowPoint, DataflowMetrics, simulate, batch, UNMODELLED)
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
-        """A point depends on the files it names and on the technology table."""
+        """Return the files behind an axis value."""
         if name == "accelerator":
             path = Path(str(value))
             sheet = path if is_file(str(value)) else ACCELERATORS.find(sheet_name(str(value)))
@@ -246,11 +243,11 @@ class Dataflow:
         return (Path(str(value)),) if files and value else ()
 
     def explain(self, point: Mapping[str, Any]) -> list[Contribution]:
-        """Return where the time and the energy of a design go: by layer, level and tensor.
+        """Return the contributions to time and energy by layer, level and tensor.
 
         Raises:
-            Infeasible: the design cannot exist.
-            UserError: a value nothing answers to.
+            Infeasible: the design is infeasible.
+            UserError: a value is unknown.
         """
         design = DataflowPoint(**point)
         accelerator = machine_for(design)
@@ -270,11 +267,11 @@ SIMULATOR = Dataflow()
 
 
 def simulate(point: DataflowPoint) -> DataflowMetrics:
-    """Return the cost of all layers of a point, each under the best mapping found.
+    """Return the metrics of a point: sums over its layers under the best mappings found.
 
     Raises:
         Infeasible: a buffer holds fewer words than the tensors it must keep.
-        UserError: a name or a number that means nothing.
+        UserError: a value is unknown.
     """
     check_point(point)
     accelerator = machine_for(point)
@@ -282,13 +279,13 @@ def simulate(point: DataflowPoint) -> DataflowMetrics:
 
 
 def machine_for(point: DataflowPoint) -> Accelerator:
-    """Return the accelerator a point asks for, resized."""
+    """Return the accelerator of a point, with its changes."""
     changes: dict[str, Any] = {name: getattr(point, name) for name in SIZES}
     return resized(accelerator_named(point.accelerator), Changes(**changes))
 
 
 def _found(point: DataflowPoint, accelerator: Accelerator) -> list[tuple[Layer, int, Found]]:
-    """Return the layers of a point, how often each occurs, and its mapping."""
+    """Return the layers of a point with their counts and mappings."""
     layers = layers_named(point.network, point.layer)
     if point.mapping:
         if len(layers) > 1:
@@ -330,7 +327,7 @@ def _found(point: DataflowPoint, accelerator: Accelerator) -> list[tuple[Layer, 
 
 
 def _zeros(point: DataflowPoint) -> Sparsity | None:
-    """Return the sparsity of a point, or None if it says nothing of it."""
+    """Return the sparsity of a point, or None for dense operands."""
     given_as = (point.weight_density, point.input_density, point.weight_format, point.input_format)
     if given_as == ("1", "1", "none", "none") and point.zeros == "none":
         return None
@@ -352,7 +349,7 @@ def _totals(found: list[tuple[int, Found]], accelerator: Accelerator) -> Dataflo
     macs = sum(times * f.evaluation.macs for times, f in found)
     bound_pj = sum(times * f.bounds.energy_pj for times, f in found)
     bound_cycles = sum(times * f.bounds.cycles for times, f in found)
-    # The product of two sums is no less than the squared sum of the roots of their products.
+    # The product of two sums is at least the squared sum of the roots of the products.
     bound_edp = sum(times * math.sqrt(f.bounds.edp) for times, f in found) ** 2
     by_level: dict[str, float] = {}
     for times, f in found:

@@ -32,10 +32,10 @@ DENSITIES = (UNIFORM, STRUCTURED, BANDED, DENSE)
 
 @dataclass(frozen=True)
 class Density:
-    """Which of a tensor's words are non-zero.
+    """Distribution of a tensor's non-zeros.
 
-    `uniform`: any, at random; `structured`: exactly `n` of every `m` neighbours; `banded`: those
-    within a band, which a tile meets wholly or not at all; `dense`: all.
+    `uniform`: at random; `structured`: exactly `n` of every `m` neighbors; `banded`: within a band,
+    which contains a tile fully or not at all; `dense`: all words.
     """
 
     kind: str = DENSE
@@ -64,13 +64,13 @@ class Density:
 
 
 def density_named(text: str) -> Density:
-    """Return a density written as a share, as n:m, or as `banded` and a share.
+    """Return a density from a share, n:m, or `banded` and a share.
 
     >>> density_named("2:4").mean, density_named("banded 0.1").kind, density_named("1").kind
     (0.5, 'banded', 'dense')
 
     Raises:
-        UserError: it is none of them.
+        UserError: the text has another form.
     """
     words = text.split()
     try:
@@ -85,8 +85,8 @@ def density_named(text: str) -> Density:
     return Density() if share == 1.0 else Density(UNIFORM, share)
 
 
-def empty_chance(density: Density, tile: int, whole: int) -> float:
-    """Return the probability that a tile holds nothing and can be skipped."""
+def empty_probability(density: Density, tile: int, whole: int) -> float:
+    """Return the probability that a tile has no non-zeros and can be skipped."""
     if density.kind == UNIFORM and 0 < tile <= whole:
         return hypergeometric(0, tile, round(density.share * whole), whole)
     if density.kind == BANDED:
@@ -95,10 +95,10 @@ def empty_chance(density: Density, tile: int, whole: int) -> float:
 
 
 def metadata_bits(layout: str, tile: int, filled: float) -> float:
-    """Return the expected bits that say where a tile's non-zeros are.
+    """Return the expected bits of the metadata of a tile's non-zeros.
 
-    A `bitmask` has a bit per word; `coordinate` an index per non-zero; `run_length` the zeros
-    before it; `uncompressed_offset` begin and end. The words of a tile count zeros.
+    A `bitmask` has one bit per word; `coordinate` an index per non-zero; `run_length` the number of
+    zeros before a non-zero; `uncompressed_offset` begin and end. `tile` counts all words.
     """
     if layout not in FORMATS:
         raise UnknownNameError("format", layout, FORMATS)
@@ -113,7 +113,7 @@ def metadata_bits(layout: str, tile: int, filled: float) -> float:
 
 
 def hypergeometric(k: int, tile: int, filled: int, whole: int) -> float:
-    """Return the chance of `k` non-zeros in a tile of a tensor with so many in the whole."""
+    """Return the probability of `k` non-zeros in a tile; the tensor has `filled` of `whole`."""
     if k > filled or tile - k > whole - filled:
         return 0.0
     log = _log_choose(filled, k) + _log_choose(whole - filled, tile - k) - _log_choose(whole, tile)
@@ -130,10 +130,10 @@ ACTIONS = ("none", "gating", "skipping")
 
 @dataclass(frozen=True)
 class Sparsity:
-    """Zeros of both operands, and what the hardware makes of them.
+    """Densities and formats of both operands, and the hardware's action on zeros.
 
-    `formats` of `sparse.FORMATS`, by operand; without one an operand is stored as it is. `leaders`
-    are the operands whose zeros the action looks for.
+    Operands without an entry in `formats` are stored uncompressed. `leaders` are the operands whose
+    zeros trigger the action.
     """
 
     densities: Mapping[str, Density] = field(default_factory=dict)
@@ -149,12 +149,12 @@ class Sparsity:
             raise UserError(f"sparse action '{self.action}'{suggestion(self.action, ACTIONS)}")
 
     def density(self, operand: str) -> Density:
-        """Return an operand's density, dense unless given."""
+        """Return an operand's density; the default is dense."""
         return self.densities.get(operand, Density())
 
     @property
     def multiplies(self) -> float:
-        """Share of the multiplies that take place."""
+        """Share of the multiplies that are executed."""
         if self.action == "none":
             return 1.0
         return math.prod(self.density(leader).mean for leader in self.leaders)
@@ -163,7 +163,7 @@ class Sparsity:
 def with_zeros(
     mapping: LoopNest, dense: Evaluation, layer: Layer, accelerator: Accelerator, zeros: Sparsity
 ) -> Evaluation:
-    """Return the expected counts, energy and cycles of a mapping that was evaluated as dense."""
+    """Return the expected accesses, energy and cycles with zeros, from a dense evaluation."""
     tiles = tile_words_by_level(mapping, layer, accelerator)
     share = zeros.multiplies
     lines = [
@@ -194,7 +194,7 @@ def _expected(
     tiles: Mapping[tuple[str, str], int],
     share: float,
 ) -> Traffic:
-    """Return one line with the words that are expected to move."""
+    """Return one line of traffic with the expected words."""
     names = [level.name for level in accelerator.levels]
     inner = [t.level for t in dense.traffic if t.tensor == line.tensor]
     child = inner.index(line.level) + 1
@@ -214,7 +214,7 @@ def _expected(
                 arrived *= 1.0 - _empty(leader, tiles.get((line.level, leader), 0), layer, zeros)
         scale = (sent, arrived, 0.0)
     else:
-        # A sum is touched only by multiplies that take place; whole sums leave as they are.
+        # Only executed multiplies access a partial sum; final sums are written in full.
         scale = (share, 1.0, share) if feeds_mac else (1.0, 1.0, 1.0)
     return scaled(line, scale, accelerator)
 
@@ -229,6 +229,6 @@ def _stored(operand: str, tile: int, word_bits: int, zeros: Sparsity) -> float:
 
 
 def _empty(leader: str, tile: int, layer: Layer, zeros: Sparsity) -> float:
-    """Return the chance that a tile of the leader holds nothing; 0 if the level has none."""
+    """Return the probability that a tile of the leader is empty; 0 without a tile."""
     whole = layer.words(layer.tensors[TENSORS.index(leader)].name)
-    return empty_chance(zeros.density(leader), min(tile, whole), whole) if tile else 0.0
+    return empty_probability(zeros.density(leader), min(tile, whole), whole) if tile else 0.0

@@ -261,14 +261,14 @@ def test_nest_layout_lists_loops_tiles_and_instances() -> None:
     assert problem.first.tolist() == [0, 1, 0]
     assert problem.instances.tolist() == [[1, 10, 1], [10, 1, 10], [10, 1, 10]]
     assert problem.tiles[:2].tolist() == [[30, 24, 20], [3, 3, 1]]
-    assert problem.cut[0] == 0
+    assert problem.has_partial_tiles[0] == 0
 
 
 def test_tile_ends_at_the_dimension_boundary() -> None:
     nest: Levels = (((("C", 2), ("N", 4), ("M", 5)), (), ()), ((("C", 4),), (), ()))
     count, problem = laid_out(PRODUCT, mapping_of(nest))
     assert count == 4
-    assert problem.cut[0] == 1
+    assert problem.has_partial_tiles[0] == 1
     assert problem.extents[:2, PRODUCT.dims.index("C")].tolist() == [6, 4]
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulators.core.errors import UserError
-from simulators.dataflow.sparsity import Density, empty_chance, hypergeometric, metadata_bits
+from simulators.dataflow.sparsity import Density, empty_probability, hypergeometric, metadata_bits
 from tests.parity.sparse_tensor_cores import (
     SparseProduct,
     expected_groups,
@@ -28,9 +28,9 @@ def test_single_lanes_take_one_cycle_per_nonzero(tile: int, more: int, share: fl
 
 def test_empty_tile_probability_is_hypergeometric() -> None:
     # Two words of four, two of which are filled: one pair in six is empty.
-    assert empty_chance(Density("uniform", 0.5), 2, 4) == pytest.approx(1 / 6)
-    assert empty_chance(Density("structured", n=2, m=4), 4, 16) == 0.0
-    assert empty_chance(Density("banded", 0.25), 4, 16) == 0.75
+    assert empty_probability(Density("uniform", 0.5), 2, 4) == pytest.approx(1 / 6)
+    assert empty_probability(Density("structured", n=2, m=4), 4, 16) == 0.0
+    assert empty_probability(Density("banded", 0.25), 4, 16) == 0.75
 
 
 def test_sparse_formats_cost_their_metadata_bits() -> None:

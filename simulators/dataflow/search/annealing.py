@@ -46,10 +46,10 @@ GOALS = {
 
 
 def exponents_of(goal: str) -> Floats:
-    """Return the exponents of the energy and of the cycles in a goal.
+    """Return the exponents of energy and cycles in a goal.
 
     Raises:
-        UnknownNameError: there is no goal of that name.
+        UnknownNameError: the goal is unknown.
     """
     if goal not in GOALS:
         raise UnknownNameError("goal", goal, tuple(GOALS))
@@ -63,25 +63,25 @@ def score(exponents: Floats, energy_pj: float, cycles: float) -> float:
 
 
 DRAWS = 12
-"""Uniform numbers each step may use."""
+"""Uniform random numbers per step."""
 
 RELOCATE, EXCHANGE, REORDER = 0.45, 0.65, 0.90
-"""Cumulative shares of the kinds of move; the rest toggles a bypass. Where a kind can change
-nothing, the one before it is made."""
+"""Cumulative probabilities of the kinds of moves; the rest toggles a bypass. A kind without a
+possible change is replaced by the kind before it."""
 
 AGAIN = 0.5
-"""Chance of a second move in the same step, which crosses walls of capacity and mesh."""
+"""Probability of a second move in the same step, which crosses limits of capacity and mesh."""
 
 
 class Space(NamedTuple):
-    """What may be changed."""
+    """The search space of a mapping."""
 
     primes: IntMatrix  # by factor: dim, prime
-    slots: IntMatrix  # dim x place: where its factors may stand, 3 * level + row
+    slots: IntMatrix  # dim x place: allowed slots of its factors, 3 * level + row
     slot_count: Ints  # by dim
     keeps: IntMatrix  # level x option: masks of kept tensors
     keep_count: Ints  # by level
-    ordered: Ints  # by level: whether its loops must keep their order
+    ordered: Ints  # by level: whether the order of loops is fixed
     goal: Floats  # exponents of energy and cycles
     most_cycles: float
 
@@ -90,7 +90,7 @@ SPACE = struct(Space)
 
 
 def padded(rows: list[list[int]], width: int) -> Ints:
-    """Return rows made as long as a width, with zeros."""
+    """Return rows padded with zeros to a width."""
     return np.array([[*row, *[0] * (width - len(row))] for row in rows], np.int64)
 
 
@@ -99,7 +99,7 @@ def place(loops: Ints, where: Ints, primes: Ints, factor: int, slot: int) -> int
     """Move one prime factor to a slot."""
     d, prime = int(primes[factor, 0]), primes[factor, 1]
     old = where[factor]
-    # Rows of time, X and Y are 0, 2 and 3: the order of loops stands between.
+    # Rows of temporal, X and Y bounds are 0, 2 and 3; row 1 is the order of loops.
     row = old % 3
     loops[old // 3, row + (row > 0), d] //= prime
     row = slot % 3
@@ -110,7 +110,7 @@ def place(loops: Ints, where: Ints, primes: Ints, factor: int, slot: int) -> int
 
 @kernel(i8(array(i8, 4), matrix(i8), matrix(i8), i8, i8), no_refcount=True)
 def copy(loops: Ints, keep: Ints, where: Ints, source: int, target: int) -> int:
-    """Copy a mapping over another; return its levels."""
+    """Copy a mapping over another; return the number of levels."""
     levels, rows, dims = loops.shape[1:]
     for level in range(levels):
         keep[target, level] = keep[source, level]
@@ -124,16 +124,16 @@ def copy(loops: Ints, keep: Ints, where: Ints, source: int, target: int) -> int:
 
 @kernel(i8(array(i8), i8, i8, f8), no_refcount=True)
 def other(options: Ints, number: int, current: int, draw: float) -> int:
-    """Draw one of the first `number` options, other than the current one."""
+    """Return a random one of the first `number` options that is not the current one."""
     found = options[int(draw * (number - 1))]
     return int(options[number - 1] if found == current else found)
 
 
 @kernel(i8(SPACE, LOOPS, f8, f8, f8), no_refcount=True)
 def reorder(space: Space, loops: Ints, u: float, v: float, w: float) -> int:
-    """Put one loop in time before or behind another of its level; return whether any can move.
+    """Move one temporal loop before or behind another of its level; return whether any can move.
 
-    Loops of one iteration stay where they are among others: they are none.
+    Loops of one iteration do not count.
     """
     levels, dims = loops.shape[0], loops.shape[2]
     choices = 0
@@ -169,7 +169,7 @@ def reorder(space: Space, loops: Ints, u: float, v: float, w: float) -> int:
 
 @kernel(i8(SPACE, LOOPS, i8), no_refcount=True)
 def movable(space: Space, loops: Ints, level: int) -> int:
-    """Return the loops in time of a level that are free to change places."""
+    """Return the number of temporal loops of a level that may be reordered."""
     running = 0
     if not space.ordered[level]:
         for d in range(loops.shape[2]):
@@ -181,7 +181,7 @@ def movable(space: Space, loops: Ints, level: int) -> int:
 def change(
     space: Space, loops: Ints, keep: Ints, where: Ints, draws: Floats, step: int, first: int
 ) -> int:
-    """Make one move; return its kind."""
+    """Apply one random move; return its kind."""
     kind = draws[step, first]
     u, v, w = draws[step, first + 1], draws[step, first + 2], draws[step, first + 3]
     factors, levels = where.size, keep.size
@@ -222,7 +222,7 @@ def change(
 def goal_of(
     problem: Problem, space: Space, loops: Ints, keep: Ints, counts: Ints, out: Floats
 ) -> float:
-    """Return the logarithm of a mapping's goal, infinite if too slow; nan if it does not fit."""
+    """Return the logarithm of a mapping's goal; infinite if too slow, NaN if infeasible."""
     if evaluate(problem, loops, keep, counts, out) != at.FEASIBLE:
         return np.nan
     if out[CYCLES] > space.most_cycles:
@@ -255,11 +255,11 @@ def anneal(
     where: Ints,
     best: Floats,
 ) -> int:
-    """Walk from mapping 0 of `loops`; return the feasible mappings seen.
+    """Anneal from mapping 0 of `loops`; return the number of feasible mappings.
 
-    Mappings are where the walk is, its trial and the best so far: so are `loops`, `keep`, `where`
-    (slots of the factors) and the first of `best`, logarithms of the goal; the rest of that and
-    `counts` are scratch. Draws are a row a step; `heat` is the first and the last temperature.
+    `loops`, `keep`, `where` (slots of the factors) and the first three of `best` (logarithms of the
+    goal) hold the current mapping, the trial and the best mapping; the rest of `best` and `counts`
+    are scratch. `draws` has one row per step; `heat` is the first and the last temperature.
     """
     seen = 0
     steps = draws.shape[0]
@@ -287,37 +287,37 @@ def anneal(
 
 
 HOT, WARM, COLD = 0.3, 0.2, 0.002
-"""Temperatures of first walks, of later ones, and that they cool to: factors in the goal of 1.35,
-1.2 and 1.002."""
+"""Initial temperatures of first and later walks, and the final temperature: factors in the goal of
+1.35, 1.2 and 1.002."""
 
 LEAST_STEPS = 200
-"""Mappings below which a spread is not worth a walk."""
+"""Smallest number of mappings per walk."""
 
 LEAST_WALKS = 6
-"""Walks that set out where fewer spreads are near the best, several from one."""
+"""Smallest number of walks; with fewer good spreads, several walks start from one spread."""
 
 NEAR = 0.7
-"""How much worse than the best promise a spread's may be, in logarithms: twice as much."""
+"""Largest distance of a spread's bound from the best bound, in logarithms: a factor of two."""
 
 KEPT_STEPS = 16_384
-"""Steps whose random numbers, of which all layers have the same, are kept: 1.5 MB."""
+"""Steps whose random numbers are cached for the next layer: 1.5 MB."""
 
 FREED = 0.2
-"""Share of the mappings tried by the winner with factors free to move between time and space."""
+"""Share of the budget in which the winner may move factors between temporal and spatial loops."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """A mapping that fits, with a spread and all else in time at the outermost level."""
+    """A feasible mapping: a spread, with all other loops temporal at the outermost level."""
 
     loops: Ints
     keep: Ints
-    promise: float  # logarithm of the least goal its spread allows
+    promise: float  # logarithm of the spread's lower bound of the goal
 
 
 @dataclass
 class Walk:
-    """Mappings a walk is at, tries next and found best, and how many it has tried."""
+    """State of a walk: the current, the trial and the best mapping, and counters."""
 
     space: Space
     loops: Ints
@@ -330,7 +330,7 @@ class Walk:
 
     @property
     def best(self) -> float:
-        """The logarithm of the best goal so far."""
+        """Logarithm of the best goal so far."""
         return float(self.goals[2])
 
     @property
@@ -339,7 +339,7 @@ class Walk:
         return self.loops[2], self.keep[2]
 
     def walk(self, problem: Problem, counts: Ints, draws: Floats, hot: float) -> None:
-        """Walk from the best so far, a step for each row of draws."""
+        """Continue from the best mapping, one step per row of draws."""
         for three in (self.loops, self.keep, self.where):
             three[0] = three[2]
         self.goals[0] = self.goals[2]
@@ -366,10 +366,10 @@ def race(
     seed: int,
     lower_bound: float,
 ) -> Walk:
-    """Return the best of walks from some starts, which counts the mappings that all have tried.
+    """Return the best walk, with the counts of mappings of all walks.
 
-    Starts are spreads of `loops`, which have all that is free outermost, in time; the best promise
-    goes first. `lower_bound` is the logarithm of a goal that cannot be beaten.
+    Starts are spreads of `loops`, ordered by their lower bound. `lower_bound` is the logarithm of
+    the bound of the goal over all mappings.
     """
     counts = np.zeros_like(problem.totals)
     raced = evaluations - int(FREED * evaluations)
@@ -401,7 +401,7 @@ def race(
 
 
 def _draws(seed: int, number: int, steps: int) -> Floats:
-    """Return uniform numbers of a round, a row a step; short ones are kept for the next layer."""
+    """Return uniform numbers of a round, one row per step; small arrays are cached."""
     if steps > KEPT_STEPS:
         return _drawn.__wrapped__(seed, number, steps)
     return _drawn(seed, number, math.ceil(steps / 1024) * 1024)[:steps]
@@ -414,9 +414,9 @@ def _drawn(seed: int, number: int, steps: int) -> Floats:
 
 
 def _line_up(starts: Sequence[Start], most: int) -> list[Start]:
-    """Return the starts of a race, of which rounds x starts there are `most`.
+    """Return the starts of a race, with at most `most` rounds x starts.
 
-    Where few promise enough, several walks set out from one.
+    With few good spreads, several walks start from one spread.
     """
     near = [one for one in starts[: max(1, most)] if one.promise <= starts[0].promise + NEAR]
     number = max(1, min(max(len(near), LEAST_WALKS), most))
@@ -425,12 +425,12 @@ def _line_up(starts: Sequence[Start], most: int) -> list[Start]:
 
 
 def _rounds(walks: int) -> int:
-    """Return how often a field is halved until one is left; once at least."""
+    """Return the number of halvings until one walk is left, at least 1."""
     return max(1, math.ceil(math.log2(walks)))
 
 
 def _in_time(space: Space, loops: Ints, start: Start) -> Walk:
-    """Return a walk that leaves a spread as it is."""
+    """Return a walk over temporal loops with a fixed spread."""
     beside = start.loops[:, SPATIAL_X:].prod(axis=(0, 1)) // loops[:, SPATIAL_X:].prod(axis=(0, 1))
     primes = []
     for d, prime in space.primes.tolist():
@@ -452,7 +452,7 @@ def _in_time(space: Space, loops: Ints, start: Start) -> Walk:
 
 
 def _freed(walk: Walk, space: Space, loops: Ints) -> Walk:
-    """Return a walk from the best of another, whose factors may stand wherever rules allow."""
+    """Return a walk from the best mapping of another walk, without a fixed spread."""
     fixed = loops.copy()
     for d, prime in space.primes.tolist():
         fixed[0, TEMPORAL, d] //= prime
@@ -470,6 +470,6 @@ def _freed(walk: Walk, space: Space, loops: Ints) -> Walk:
 
 
 def _three(space: Space, loops: Ints, keep: Ints, where: Ints, promise: float) -> Walk:
-    """Return a walk that starts from a mapping, whose goal is not known yet."""
+    """Return a walk that starts from a mapping with an unknown goal."""
     copies = [np.repeat(one[None], 3, axis=0) for one in (loops, keep, where)]
     return Walk(space, copies[0], copies[1], copies[2], np.full(3 + RESULTS, np.inf), promise)

@@ -1,12 +1,11 @@
-"""What no mapping can beat: least accesses of each spread over the array, charged as any others.
+"""Lower bounds of energy and cycles over all mappings: the least accesses of each spread.
 
-Given what is spread, every multiply reads what no other one beside it needs, and every word of a
-tensor reaches each place that uses it at least once. What enters a level that stands once is
-bounded tighter: of all tiles that fit, the one that costs least, where the innermost loop outside
-the tile sends again each tensor it walks, and leaves only the others where they are. A tensor that
-passes the level by is sent again in every step if a tile needs more of it than the buffers beyond
-hold together. Hong and Kung, "I/O complexity" (STOC 1981), gave the first bound of that kind; here
-capacities, halos, strides and divisors are those of the layer at hand.
+For a given spread, every multiply reads its own words, and every word of a tensor reaches each
+place that uses it at least once. Levels with a single instance have a tighter bound: the tile with
+the least cost among all tiles that fit, where the innermost loop outside the tile sends again each
+tensor that the loop indexes. A tensor that bypasses the level is sent again in every step if a tile
+needs more of it than the inner buffers hold together. Hong and Kung, "I/O complexity" (STOC 1981),
+gave the first such bound; here capacities, halos, strides and divisors are those of the layer.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class MappingBounds:
 
 
 def compulsory(layer: Layer, accelerator: Accelerator, problem: Problem) -> tuple[float, int]:
-    """Return energy in pJ and cycles that no mapping can beat, whatever it spreads or keeps.
+    """Return lower bounds of energy in pJ and of cycles over all mappings.
 
     Every tensor crosses the outermost level once; where a level at the multipliers must keep a
     tensor, each multiply reads it there, and updates it if it is the output.
@@ -71,12 +70,11 @@ def compulsory(layer: Layer, accelerator: Accelerator, problem: Problem) -> tupl
 def spread_bounds(
     layer: Layer, accelerator: Accelerator, problem: Problem, space: Space, spread: Ints
 ) -> tuple[Floats, Ints]:
-    """Return least energy in pJ, cycles, energy-delay product and goal by spread, and what to keep.
+    """Return least energy in pJ, cycles, energy-delay product and goal by spread, and kept tensors.
 
-    A spread whose tiles fit nowhere has infinite bounds. The kept tensors, level by level, are
-    the choice with the least goal.
-    The loops of the layer divide its dimensions. `spread` are loops by mapping, level, row and
-    dimension, with whatever is not spread outermost.
+    A spread without fitting tiles has infinite bounds. The kept tensors by level are those of the
+    least goal. The loops divide the layer's dimensions. `spread` has loops by mapping, level, row
+    and dimension; loops that are not spread are temporal at the outermost level.
     """
     options = [row[:n] for row, n in zip(space.keeps.tolist(), space.keep_count, strict=True)]
     kept = np.array(list(itertools.product(*options)), np.int64)
@@ -90,7 +88,7 @@ def spread_bounds(
 def _surplus(
     layer: Layer, accelerator: Accelerator, problem: Problem, kept: tuple[int, ...]
 ) -> float:
-    """Return pJ that tiles which must fit cost beyond each word once, of levels that stand once."""
+    """Return the least pJ above one transfer per word, at levels with a single instance."""
     spent = 0.0
     energy, rates = problem.energy_pj, problem.rates
     for level in range(1, len(kept)):
@@ -122,12 +120,12 @@ def _surplus(
 
 
 def _is_plain(layer: Layer, tensor: int) -> bool:
-    """Return whether tiles neither overlap nor have gaps, and so add up to what is sent."""
+    """Return whether tiles neither overlap nor have gaps."""
     return all(len(rank) == 1 and rank[0][1] == 1 for rank in layer.tensors[tensor].ranks)
 
 
 def _words(problem: Problem, tensor: int) -> int:
-    """Return the words of a tensor that are used at all: gaps of a stride are not."""
+    """Return the used words of a tensor, without the gaps of a stride."""
     problem.extents[0] = 1
     return int(_least_words(problem, tensor, 0))
 
@@ -141,8 +139,8 @@ def _entering(layer: Layer, capacity: int, kept: int, costs: Tensors, beyond: Ca
         capacity: words that the buffer holds.
         kept: mask of the tensors that the buffer keeps.
         costs: pJ of a word of each tensor.
-        beyond: words of each tensor that the inner buffers hold of what passes this one; 0 for
-            tensors that do not pass. If a tile needs more, the tensor is sent in every step.
+        beyond: words that inner buffers hold of each tensor that bypasses this one; 0 for other
+            tensors. If a tile needs more, the tensor is sent in every step.
     """
     divisors = [[float(n) for n in range(1, b + 1) if b % n == 0] for b in layer.bounds]
     sides = np.stack([grid.ravel() for grid in np.meshgrid(*divisors, indexing="ij")])
@@ -175,8 +173,8 @@ def _tiles(layer: Layer, tensor: int, sides: Floats) -> Floats:
 def _sent(layer: Layer, tensor: int, sides: Floats, steps: Floats) -> Floats:
     """Return the fewest words of a tensor that are sent, by innermost loop and tile.
 
-    If that loop indexes the tensor, every step of all loops sends the part of the tile that is new.
-    Otherwise only loops that index the tensor send, the best of them innermost.
+    If the innermost loop indexes the tensor, every step of all loops sends the new part of the
+    tile. Otherwise only loops that index the tensor send, the best of them innermost.
     """
     indexed = {
         layer.dims.index(dim): (rank, c)
@@ -222,7 +220,7 @@ def bounds(
 
 @kernel(i8(PROBLEM, i8, i8), no_refcount=True)
 def _least_words(problem: Problem, tensor: int, level: int) -> int:
-    """Return the fewest words one instance needs of a tensor; `extents` are instances around."""
+    """Return the fewest words of a tensor that one instance needs; `extents` counts instances."""
     words = 1
     for place in range(at.RANKS * tensor, at.RANKS * (tensor + 1)):
         d, e = problem.terms[place, 0], problem.terms[place, 2]
@@ -242,7 +240,7 @@ def _least_words(problem: Problem, tensor: int, level: int) -> int:
 
 @kernel(i8(PROBLEM, i8, i8), no_refcount=True)
 def _least_tiles(problem: Problem, tensor: int, level: int) -> int:
-    """Return the fewest different tiles one fan-out hands out: sums of two sets are no fewer."""
+    """Return the fewest different tiles that one fan-out distributes."""
     number = 1
     for place in range(at.RANKS * tensor, at.RANKS * (tensor + 1)):
         d, e = problem.terms[place, 0], problem.terms[place, 2]
@@ -326,10 +324,10 @@ def _spread_bounds(
                     around[level, d] = 1
                     if level > 0:
                         around[level, d] = around[level - 1, d] * problem.spread[level - 1, d]
-            problem.cut[0] = 0
+            problem.has_partial_tiles[0] = 0
             compute = _least_counts(problem, kept[choice], counts)
             charge(problem, kept[choice], counts, compute, result)
-            around[levels] = 1  # of a multiplier's own tile, from which layouts set out
+            around[levels] = 1  # the tile of a multiplier, from which `lay_out` starts
             energy_pj, cycles = result[ENERGY_PJ] + surplus[choice], result[CYCLES]
             goal = score(space.goal, energy_pj, cycles)
             if goal < found[row, 3]:

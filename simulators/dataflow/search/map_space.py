@@ -36,12 +36,11 @@ _KEYS = (*ROWS, "order", "keep")
 
 @dataclass(frozen=True)
 class Constraints:
-    """What a mapping must obey; whatever is not named is free.
+    """Constraints on mappings.
 
-    `allow` names the dimensions that may stand in a level's `temporal`, `spatial_x` or `spatial_y`
-    loops; `fixed` the bounds that some of them have there; `order` the dimensions of a level's
-    loops in time, outermost first; `keep` the tensors a level keeps, instead of the sets its
-    accelerator allows.
+    `allow`: dimensions allowed in a level's `temporal`, `spatial_x` or `spatial_y` loops; `fixed`:
+    fixed bounds of loops; `order`: dimensions of a level's temporal loops, outermost first; `keep`:
+    the tensors a level keeps, instead of the sets that the accelerator allows.
     """
 
     allow: Mapping[str, Mapping[str, str | tuple[str, ...]]] = field(default_factory=dict)
@@ -51,10 +50,10 @@ class Constraints:
     least_utilization: float = 0.0
 
     def left_free(self, layer: Layer, sizes: Sequence[int], levels: Sequence[str]) -> list[int]:
-        """Return the part of each dimension that fixed loops leave to the mapper.
+        """Return the part of each dimension that the mapper may factor.
 
         Raises:
-            UserError: a level, a loop or a bound is not one of the layer on these levels.
+            UserError: a level, a loop or a bound does not match the layer or the accelerator.
         """
         for name in (*self.allow, *self.keep, *self.fixed, *self.order):
             if name not in levels:
@@ -79,13 +78,13 @@ class Constraints:
 
 
 def read_constraints(table: Any) -> Constraints:
-    """Return constraints written as a table by level, and a minimum utilization.
+    """Return constraints from a table by level, with an optional minimum utilization.
 
-    Each level may have `temporal`, `spatial_x` and `spatial_y`: a list of the dimensions allowed
-    there, or a table of the bounds that are fixed; `order`; and `keep`.
+    `temporal`, `spatial_x` and `spatial_y` of a level are lists of allowed dimensions, or tables of
+    fixed bounds; `order` and `keep` are lists.
 
     Raises:
-        UserError: a key or a value means nothing.
+        UserError: a key or a value is invalid.
     """
     if not isinstance(table, Mapping):
         raise UserError("constraints: a table by level is needed, as in DRAM: {order: [M, C]}")
@@ -121,7 +120,7 @@ def read_constraints(table: Any) -> Constraints:
 
 
 def _dimension(level: str, dim: str, layer: Layer) -> int:
-    """Return the number of a dimension that a constraint names."""
+    """Return the position of a dimension that a constraint names."""
     if dim not in layer.dims:
         raise UserError(f"constraint on {level}: no loop '{dim}'{suggestion(dim, layer.dims)}")
     return layer.dims.index(dim)
@@ -134,7 +133,7 @@ SPREAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "input_stationary": (("C", "Q", "N", "B"), ("C", "P", "R", "S")),
     "row_stationary": (("P", "Q", "M"), ("R", "S", "C", "M")),
 }
-"""Dimensions that a dataflow spreads over columns and over rows."""
+"""Dimensions that a dataflow spreads over columns and over rows, by name."""
 
 
 def dataflows() -> tuple[str, ...]:
@@ -143,10 +142,10 @@ def dataflows() -> tuple[str, ...]:
 
 
 def spread_of(dataflow: str) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Return what a dataflow may spread over columns and over rows; of `any`, of each.
+    """Return the dimensions that a dataflow spreads over columns and rows; of `any`, all choices.
 
     Raises:
-        UnknownNameError: no dataflow has that name.
+        UnknownNameError: the dataflow is unknown.
     """
     if dataflow == ANY:
         return list(SPREAD.values())
@@ -158,10 +157,10 @@ def spread_of(dataflow: str) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
 def constraints_of(
     dataflow: str, layer: Layer, accelerator: Accelerator, rules: Constraints | None = None
 ) -> Constraints:
-    """Return what a named dataflow asks of every fan-out of an accelerator, and `rules` besides.
+    """Return the constraints of a named dataflow on every fan-out, in addition to `rules`.
 
     Raises:
-        UnknownNameError: no dataflow has that name.
+        UnknownNameError: the dataflow is unknown.
     """
     rules = rules or Constraints()
     if dataflow == ANY:
@@ -184,7 +183,7 @@ SMOOTH = 5
 """The largest prime factor of a dimension that was rounded up."""
 
 MOST_LARGER = 1.25
-"""How much larger rounding up to a side of the array may make a dimension."""
+"""Largest enlargement of a dimension by rounding up to a side of the array."""
 
 
 def space_of(
@@ -194,13 +193,13 @@ def space_of(
     goal: str,
     rules: Constraints,
 ) -> tuple[Space, Ints]:
-    """Return what may be changed of mappings of some sizes, and the loops to start from.
+    """Return the search space of mappings, and the loops of the initial mapping.
 
-    Those have all that is free in time at the outermost level, one word of each tensor at a time.
+    In the initial mapping all free loops are temporal at the outermost level.
 
     Raises:
         Infeasible: a buffer cannot hold one word of each tensor it must keep.
-        UserError: a constraint names something that is not there.
+        UserError: a constraint names something unknown.
     """
     names = [level.name for level in accelerator.levels]
     machine = machine_of(accelerator)
@@ -250,9 +249,9 @@ def primes_of(number: int) -> list[int]:
 
 
 def rounded_up(layer: Layer, accelerator: Accelerator) -> list[tuple[int, ...]]:
-    """Return sizes that divide more easily: smooth ones, or multiples of the array's sides.
+    """Return padded sizes with more divisors: smooth numbers, or multiples of the array's sides.
 
-    Multiples that would make a dimension more than a quarter larger are not taken.
+    Multiples that enlarge a dimension by more than a quarter are not used.
     """
 
     def smooth(bound: int) -> int:
@@ -275,7 +274,7 @@ def _slots(
     machine: Machine,
     rules: Constraints,
 ) -> list[int]:
-    """Return where factors of a dimension may stand; the outermost level's time comes first."""
+    """Return the allowed slots of a dimension's factors; temporal at the outermost level first."""
     found = []
     for k, level in enumerate(accelerator.levels):
         allowed = rules.allow.get(level.name, {})
@@ -287,13 +286,13 @@ def _slots(
     if free > 1 and (not found or found[0] != 0):
         raise UserError(
             f"constraints forbid loops over {dim} at {accelerator.levels[0].name}, outermost; "
-            "there must be a place for whatever fits nowhere else"
+            "a slot is needed for factors that fit nowhere else"
         )
     return found or [0]
 
 
 def _keeps(k: int, accelerator: Accelerator, machine: Machine, rules: Constraints) -> list[int]:
-    """Return the sets of tensors a level may keep, as masks."""
+    """Return the sets of tensors that a level may keep, as masks."""
     level = accelerator.levels[k]
     options = [rules.keep[level.name]] if level.name in rules.keep else list(level.may_keep)
     if unknown := [t for keep in options for t in keep if t not in TENSORS]:
@@ -309,16 +308,15 @@ def _keeps(k: int, accelerator: Accelerator, machine: Machine, rules: Constraint
 
 
 Side = tuple[int, tuple[int, ...]]
-"""Instances along it, and the dimensions that may lie there."""
+"""Instances along a side of the array, and the dimensions that may be spread over the side."""
 
 
 def spreads(space: Space, loops: Ints, sizes: Ints, most: int) -> tuple[Ints, int]:
-    """Return loops with factors moved from the outermost level's time to sides of the array.
+    """Return spreads as loops, and the most multipliers of any omitted spread (0: none omitted).
 
-    Those that use most multipliers come first, the one that spreads nothing last; of those that
-    differ only in which side a factor lies along, one is returned. Beside them stands how many
-    multipliers spreads use at most that are not returned, 0 if all are.
-    `loops` have all that is free in time at the outermost level.
+    Spreads that use most multipliers come first, the one without spatial loops last. Of spreads
+    that differ only in the side of a factor, one is returned. All free factors of `loops` are
+    temporal at the outermost level.
     """
     levels, _, dims = loops.shape
     sides, places = [], []
@@ -350,7 +348,7 @@ def spreads(space: Space, loops: Ints, sizes: Ints, most: int) -> tuple[Ints, in
 def _side_by_side(
     left: tuple[int, ...], sides: tuple[Side, ...], levels: tuple[int, ...], most: int
 ) -> tuple[Ints, int]:
-    """Return factors by spread, side and dimension, and what spreads left out use at most."""
+    """Return factors by spread, side and dimension, and the most multipliers of omitted spreads."""
     found, left_out = np.ones((1, 0, len(left)), np.int64), 0
     rest = math.prod(fan for fan, _ in sides)
     for number, (fan, free) in enumerate(sides, 1):
@@ -374,7 +372,7 @@ def _side_by_side(
 
 @functools.lru_cache(maxsize=4096)
 def _products(left: tuple[int, ...], fan: int, free: tuple[int, ...]) -> Ints:
-    """Return factors by dimension whose product is at most a side's length, larger ones first."""
+    """Return factors by dimension with a product of at most a side's length, largest first."""
     found = [(1, (1,) * len(left))]
     for d in free:
         divisors = [f for f in range(2, min(fan, left[d]) + 1) if left[d] % f == 0]

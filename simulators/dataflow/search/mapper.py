@@ -1,8 +1,8 @@
-"""The mapper: the best mapping found within a budget, and a bound no mapping can beat.
+"""The mapper: the best mapping found within a budget, and a lower bound over all mappings.
 
-All spatial mappings (spreads) are listed, and each has a lower bound that none of its mappings can
-beat. Temporal searches race from the spreads with the least bounds; the least of all bounds is the
-bound of the layer. A race ends when a search reaches that bound.
+All spatial mappings (spreads) are listed, each with a lower bound over its mappings. Temporal
+searches race from the spreads with the least bounds; the least of all bounds is the bound of the
+layer. A race ends when a search reaches the bound.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from simulators.dataflow.search.map_space import Constraints, rounded_up, space_
 from simulators.workload.loop_nest import Layer
 
 FEWEST_SPREADS, MAPPINGS_A_SPREAD = 256, 40
-"""Spreads listed however few mappings may be tried, and mappings for each of which one more is."""
+"""Smallest number of listed spreads, and mappings of the budget per further spread."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The best mapping of a search, and how good it could possibly be."""
+    """The best mapping of a search, with lower bounds over all mappings."""
 
     mapping: LoopNest
     evaluation: Evaluation
     evaluations: int  # mappings tried
     feasible: int  # of them
     bounds: MappingBounds
-    gap: float  # of the goal: 0 is proven optimal, 0.5 at most half as much is possible
+    gap: float  # largest possible improvement of the goal: 0 is proven optimal
 
     def restated(self, evaluation: Evaluation, energy_pj: float, cycles: int) -> Found:
-        """Return the mapping with another evaluation, and other bounds of energy and cycles."""
+        """Return the result with another evaluation and other bounds of energy and cycles."""
         edp = energy_pj * cycles
         gap = max(0.0, 1.0 - edp / evaluation.edp)
         least = MappingBounds(energy_pj, cycles, edp)
@@ -58,13 +58,13 @@ def find(
     """Return the best mapping found within a budget.
 
     The goal is one of `GOALS`. With `remainders`, loops need not divide their dimension, so that
-    last tiles are smaller; half of the mappings tried are then of dimensions rounded up.
+    last tiles are smaller; half of the budget is then spent on padded dimensions.
 
     Raises:
-        Infeasible: a buffer cannot hold one word of each tensor it must keep, fixed loops fit
-            nowhere, or no mapping reaches the utilisation asked for.
-        UserError: the goal or a constraint names something that does not exist, or the accelerator
-            states no energy.
+        Infeasible: a buffer cannot hold one word of each tensor it must keep, fixed loops do not
+            fit, or no mapping reaches the minimum utilization.
+        UserError: the goal or a name in a constraint is unknown, or the accelerator states no
+            energy.
     """
     rules, exponents = constraints or Constraints(), exponents_of(goal)
     rounded = rounded_up(layer, accelerator) if remainders else []
@@ -114,16 +114,16 @@ def find(
 
 
 def _log(goal: float) -> float:
-    """Return the logarithm of a bound of a goal, -inf of zero."""
+    """Return the logarithm of a bound of the goal; -inf for zero."""
     return math.log(goal) if goal > 0 else -math.inf
 
 
 def given(mapping: LoopNest, layer: Layer, accelerator: Accelerator) -> Found:
-    """Return a mapping that was not searched for, with the bounds of any other.
+    """Return the result for a given mapping, with lower bounds over all mappings.
 
     Raises:
-        Infeasible: its tiles or its loops do not fit.
-        UserError: it is not of this layer and accelerator.
+        Infeasible: the tiles or the loops do not fit.
+        UserError: the mapping does not match the layer or the accelerator.
     """
     evaluation = evaluated(mapping, layer, accelerator)
     if isinstance(evaluation, str):
