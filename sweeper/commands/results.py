@@ -58,9 +58,13 @@ def verify(words: list[str]) -> int:
             "simulate affected rows again"
         )
     stored = rows_of(last.store, space)
-    sample, rows = _sampled(stored, chosen.rows, chosen.seed)
-    if not rows:
+    done = ~pl.col("status").cast(pl.String).is_in(FAILURES)
+    good = pl.concat(some.filter(done).select("__row").collect() for some in slices(stored))
+    if not (rows := len(good)):
         raise UserError(f"there are no rows of '{chosen.name}' to verify")
+    random = np.random.default_rng(chosen.seed)
+    picked = random.choice(rows, min(chosen.rows, rows), replace=False)
+    sample = rows_at(stored, good["__row"][picked]).drop("__row")
     index = space.index_of(sample)
     sample, index = sample.filter(index >= 0), index[index >= 0]
     again = pl.DataFrame(pl.from_arrow(evaluate(last.simulator, space.batch(index))))
@@ -77,14 +81,6 @@ def verify(words: list[str]) -> int:
     named = keys(last.store.definition, sample.filter(wrong)).str.head(SHOWN)
     print(f"{int(wrong.sum()):,} of {len(sample):,} rows differ: {', '.join(named[:10])}")
     return 1
-
-
-def _sampled(stored: pl.LazyFrame, count: int, seed: int) -> tuple[pl.DataFrame, int]:
-    """Return a random sample of the comparable rows, and the number of comparable rows."""
-    done = ~pl.col("status").cast(pl.String).is_in(FAILURES)
-    good = pl.concat(some.filter(done).select("__row").collect() for some in slices(stored))
-    picked = np.random.default_rng(seed).choice(len(good), min(count, len(good)), replace=False)
-    return rows_at(stored, good["__row"][picked]).drop("__row"), len(good)
 
 
 def _check_installation() -> int:
@@ -125,14 +121,12 @@ def _one_point(name: str) -> str:
     for space_name in spaces():
         space = _shipped(space_name)
         if space.simulator == name:
-            for lo in range(min(64, len(space))):
-                where = Span(lo, lo + 1)
-                kept = space.kept(where)
-                if kept is None or kept.all():
-                    row = evaluate(simulator, space.batch(where)).slice(0, 1).to_pylist()[0]
-                    if row["status"] == "error":
-                        raise UserError(f"the first point of {space_name}: {row['reason']}")
-                    return f"the first point of {space_name} is {row['status']}"
+            kept = space.kept(Span(0, min(64, len(space))))
+            first = 0 if kept is None else int(np.argmax(kept))
+            row = evaluate(simulator, space.batch(Span(first, first + 1))).to_pylist()[0]
+            if row["status"] == "error":
+                raise UserError(f"the first point of {space_name}: {row['reason']}")
+            return f"the first point of {space_name} is {row['status']}"
     return "no shipped space uses this simulator"
 
 

@@ -17,7 +17,7 @@ from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
 from sweeper.commands.overrides import compose
 from sweeper.configuration import Configuration
-from sweeper.engines.chunks import Estimate, hinted
+from sweeper.engines.chunks import hinted
 from sweeper.engines.process import probed
 from sweeper.engines.task import Task
 from sweeper.report.answers import answers_to
@@ -176,7 +176,8 @@ def plan(words: list[str]) -> int:
     elsewhere = min(answered_elsewhere(sweep.store, space), todo)
     answered, todo = picked - todo, todo - elsewhere
     # A slow simulator estimates its time itself: timing points would take too long.
-    estimate = (hinted(space, picked) or _probed(sweep, picked)) if todo else None
+    task = Task(space, sweep.store, sweep.objectives, sweep.where, sweep.limits)
+    estimate = (hinted(space, picked) or probed(task, picked, _PATIENCE_S)) if todo else None
     work_s = estimate.point_s * (space.size if picked == allowed else picked) if estimate else 0.0
     work_s *= todo / max(picked, 1)
     bytes_each = sum(
@@ -221,21 +222,13 @@ def plan(words: list[str]) -> int:
     return 0
 
 
-def _probed(sweep: Sweep, picked: int) -> Estimate:
-    """Return the time per point, from timing a few points."""
-    task = Task(sweep.space, sweep.store, sweep.objectives, sweep.where, sweep.limits)
-    return probed(task, picked, _PATIENCE_S)
-
-
 def _to_do(sweep: Sweep, picked: int) -> int:
     """Return the number of selected points that are not stored yet."""
     space, store = sweep.space, sweep.store
     if not store.parts():
         return picked
     first = list(next(iter(sweep.picks.rounds(space, store.scan)), ()))
-    if (
-        sum(len(batch) for batch in first) < picked
-    ):  # a search selects later points from earlier results
+    if sum(map(len, first)) < picked:  # a search selects later points from earlier results
         settled = sum(_allowed(space, span) for span in store.finished())
         return max(picked - settled - len(store.answered(space)), 0)
     return sum(_allowed(space, batch) for batch in store.missing(space, first))

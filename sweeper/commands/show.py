@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import json
 import re
@@ -94,28 +95,19 @@ def main(words: list[str]) -> int:
     facts = {kind: folder for kind, folder in FOLDERS.items() if kind != "simulator"}
     files = {kind: folder.find(name) for kind, folder in facts.items() if name in folder.names()}
     if not files and not found:
-        files = {kind: file for kind in FOLDERS if (file := _alias(kind, name)) is not None}
+        for kind, folder in FOLDERS.items():  # an alias
+            with contextlib.suppress(UserError):
+                files[kind] = folder.find(name)
     for kind, file in files.items():
-        _file(kind, file)
+        print(f"{kind} {file.stem}  ({file})")
+        text = file.read_text(encoding="utf-8").rstrip()
+        if file.suffix == ".py":  # the description of a policy, not its code
+            text = ast.get_docstring(ast.parse(text)) or text
+        print(text)
     if not files and not found:
         known = [n for folder in FOLDERS.values() for n in folder.names()]
         raise UnknownNameError("name", name, [*spaces(), *known])
     return 0
-
-
-def _alias(kind: str, name: str) -> Path | None:
-    try:
-        return FOLDERS[kind].find(name)
-    except UserError:
-        return None
-
-
-def _file(kind: str, file: Path) -> None:
-    print(f"{kind} {file.stem}  ({file})")
-    text = file.read_text(encoding="utf-8").rstrip()
-    if file.suffix == ".py":  # the description of a policy, not its code
-        text = ast.get_docstring(ast.parse(text)) or text
-    print(text)
 
 
 def _space(name: str) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -123,34 +124,26 @@ class Verdict:
 def verdicts(question: Question, last: Answers, slo: SloProbability) -> list[Verdict]:
     """Return a verdict on each device for each combination of given values."""
     rows = last.named(last.results.collect()).lazy()
-    devices = _asked_of(last, question.device, question.refused)
-    values = [last.space.axes[name] for name in question.given]
+    devices = dict.fromkeys((*map(str, last.space.axes[question.device]), *question.refused))
+    values = [dict.fromkeys(last.space.axes[name]) for name in question.given]
     found = []
-    for combination in product(*(dict.fromkeys(v) for v in values)):
+    for combination in product(*values):
         given = dict(zip(question.given, combination, strict=True))
         alike = rows.filter(pl.all_horizontal(pl.col(n).eq_missing(v) for n, v in given.items()))
-        found += [
-            _verdict(question, slo, given, device, alike.filter(pl.col(question.device) == device))
-            for device in devices
-        ]
+        for device in devices:
+            verdict = functools.partial(Verdict, given, device)
+            if device in question.refused:
+                found.append(verdict(None, False, question.refused[device], ()))
+            else:
+                own = alike.filter(pl.col(question.device) == device)
+                found.append(_verdict(question, slo, own, verdict))
     return found
 
 
-def _asked_of(last: Answers, device: str, refused: Mapping[str, str]) -> list[str]:
-    """Return the devices of the question, refused ones last."""
-    tried = dict.fromkeys(str(value) for value in last.space.axes[device])
-    return [*tried, *(name for name in refused if name not in tried)]
-
-
 def _verdict(
-    question: Question,
-    slo: SloProbability,
-    given: Mapping[str, Any],
-    device: str,
-    rows: pl.LazyFrame,
+    question: Question, slo: SloProbability, rows: pl.LazyFrame, verdict: Callable[..., Verdict]
 ) -> Verdict:
-    if device in question.refused:
-        return Verdict(given, device, None, False, question.refused[device], ())
+    """Return the verdict on the rows of one device under one load."""
     deadlines = [pl.col(d.metric) / d.limit for d in question.deadlines]
     flaws = [pl.col(name).cast(pl.Boolean) for name in question.excluded]
     judged = (
@@ -162,42 +155,28 @@ def _verdict(
     meets = (pl.col("__late") <= 1.0) & ~pl.col("__flawed")
     found = judged.filter(meets).bottom_k(_CANDIDATES, by=question.without_price).collect()
     if found.is_empty():
-        return _nothing(question, given, device, rows, judged)
+        near = judged.bottom_k(1, by="__late").collect().to_dicts()
+        why = "; ".join(_flaws(question, near[0])) if near else _usual_reason(rows)
+        return verdict(near[0] if near else None, False, why, ())
     priced = [_priced(question, slo, row) for row in found.iter_rows(named=True)]
     if question.budget is not None:
         within = [row for row in priced if row["cost"] is None or row["cost"] <= question.budget]
         if not within:
             least = min(priced, key=lambda row: float(row["cost"]))
-            return Verdict(given, device, least, False, _above_budget(question, least), ())
+            words = next(iter(least["amounts"][question.prices[0]]))
+            cost = f"costs ${least['cost']:.2f} {words}"
+            return verdict(least, False, f"{cost}, above the budget of ${question.budget:g}", ())
         priced = within
     priced.sort(
         key=lambda row: (row["cost"] or 0.0, row[question.without_price], -row["probability"])
     )
-    enough = [row for row in priced if row["probability"] >= slo.least]
-    if enough:
-        return Verdict(given, device, _most_likely_of_cheapest(enough, question), True, "", priced)
+    if enough := [row for row in priced if row["probability"] >= slo.least]:
+        by = question.without_price if enough[0]["cost"] is None else "cost"
+        cheapest = [row for row in enough if row[by] == enough[0][by]]
+        return verdict(max(cheapest, key=lambda row: row["probability"]), True, "", priced)
     best = max(priced, key=lambda row: row["probability"])
-    return Verdict(
-        given,
-        device,
-        best,
-        True,
-        f"no design reaches P(meets SLO) = {100.0 * slo.least:g} %",
-        priced,
-    )
-
-
-def _above_budget(question: Question, row: Row) -> str:
-    """Return the cost of a design beside the budget."""
-    words = next(iter(row["amounts"][question.prices[0]]))
-    return f"costs ${row['cost']:.2f} {words}, above the budget of ${question.budget:g}"
-
-
-def _most_likely_of_cheapest(rows: Sequence[Row], question: Question) -> Row:
-    """Return the most likely of the cheapest rows."""
-    first = rows[0]
-    by = question.without_price if first["cost"] is None else "cost"
-    return max((r for r in rows if r[by] == first[by]), key=lambda row: row["probability"])
+    why = f"no design reaches P(meets SLO) = {100.0 * slo.least:g} %"
+    return verdict(best, True, why, priced)
 
 
 def _priced(question: Question, slo: SloProbability, row: Row) -> dict[str, Any]:
@@ -208,24 +187,13 @@ def _priced(question: Question, slo: SloProbability, row: Row) -> dict[str, Any]
     return {**row, "probability": probability, "stated": stated, "amounts": amounts, "cost": first}
 
 
-def _nothing(
-    question: Question,
-    given: Mapping[str, Any],
-    device: str,
-    rows: pl.LazyFrame,
-    judged: pl.LazyFrame,
-) -> Verdict:
-    """Return the verdict without a design: the nearest design's flaws, or the usual reason."""
-    near = judged.bottom_k(1, by="__late").collect()
-    if len(near):
-        row = near.row(0, named=True)
-        return Verdict(given, device, row, False, "; ".join(_flaws(question, row)), ())
+def _usual_reason(rows: pl.LazyFrame) -> str:
+    """Return the most common reason of infeasible rows as a sentence."""
     reasons = rows.select("reason").collect()["reason"].drop_nulls().cast(pl.String)
     if reasons.is_empty():
-        return Verdict(given, device, None, False, "the model does not fit", ())
+        return "the model does not fit"
     common = reasons.str.split(":").list.first().mode().sort()[0]
-    example = next(text for text in reasons if text.startswith(common))
-    return Verdict(given, device, None, False, reason_in_words(example), ())
+    return reason_in_words(next(text for text in reasons if text.startswith(common)))
 
 
 def _flaws(question: Question, row: Row) -> Iterator[str]:

@@ -376,7 +376,9 @@ def latest(name: str, outputs: str) -> Answers:
             )
     for folder in reversed(folders):
         try:
-            return _answers_of(folder, name, outputs)
+            stored, written = asked(folder)
+            store = Store(f"{url_of(folder) or outputs}/{name}", stored)
+            return answers_to(written, stored.as_defined_now, store, folder, name)
         except DamagedRun as error:
             if folder is folders[0]:
                 raise
@@ -386,13 +388,6 @@ def latest(name: str, outputs: str) -> Answers:
     if name in spaces() or name in scenarios():
         missing += f"; run  python -m sweeper +space={name}"
     raise UserError(f"{missing}\nResults there: {listed(name, known)}")
-
-
-def _answers_of(folder: Path, name: str, outputs: str) -> Answers:
-    stored, written = asked(folder)
-    space = stored.as_defined_now
-    store = Store(f"{url_of(folder) or outputs}/{name}", stored)
-    return answers_to(written, space, store, folder, name)
 
 
 def definition_in(file: Path) -> str:

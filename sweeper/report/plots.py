@@ -5,7 +5,7 @@ The only module that imports matplotlib (the extra `viz`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -158,12 +158,13 @@ def curves(answers: Answers, asked: Columns) -> Any:
 
     `of` names the axis (by default the load), `x` and `y` the drawn columns.
     """
-    ordered = [n for n in answers.space.varied if _numeric(answers.space.axes[n])]
+    schema = answers.results.collect_schema()
+    ordered = [n for n in answers.space.varied if schema[n].is_numeric()]
     if not ordered:
         raise UserError("curves need an axis of numbers")
     load, throughput = answers.load or ("", "")
     along = asked.of or (load if load in ordered else ordered[-1])
-    names = answers.results.collect_schema().names()
+    names = schema.names()
     x = asked.x or (throughput if along == load and throughput in names else along)
     y = asked.y or next(iter(answers.objectives))
     check_columns([along, x, y], names, "column")
@@ -302,7 +303,3 @@ def _knee(answers: Answers) -> str:
     words = answers.choices(answers.best)[:6]
     lines = [" ".join(words[i : i + 3]) for i in range(0, len(words), 3)]
     return "knee: " + "\n".join(lines)
-
-
-def _numeric(values: Sequence[Any]) -> bool:
-    return all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)

@@ -217,8 +217,9 @@ class Watch:
             return 0
         store, progress = self.answers.store, self.progress
         progress.answered, progress.total = known["answered"], known["to_do"]
+        own = store.definition.id
         parts = store.parts(since_ns=known["started_ns"])
-        new = [name for name in parts if name not in self.seen and self._is_ours(name)]
+        new = [name for name in parts if name not in self.seen and definition_in(name) == own]
         for name in new:
             try:
                 check(store.results, name)
@@ -229,9 +230,6 @@ class Watch:
         if "rows" in known:
             progress.rows = Counter(known["rows"])
         return len(new)
-
-    def _is_ours(self, name: str) -> bool:
-        return definition_in(name) == self.answers.store.definition.id
 
     def _summary(self, name: str) -> Part:
         """Return the summary of a part."""
