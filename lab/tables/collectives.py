@@ -1,6 +1,7 @@
-"""Measured collectives, as nccl-tests print them: one median per curve and size.
+"""Measured collectives, expert exchanges of DeepEP, and KV transfers of Mooncake.
 
-A curve is a collective, a precision and a number of ranks, of one library on the GPUs of one node.
+A curve has one median per size: of one collective, precision and number of ranks, of one library on
+the GPUs of a node, as nccl-tests print them.
 """
 
 from __future__ import annotations
@@ -39,14 +40,12 @@ class Curves:
     log_s: Floats
 
     def take(self, where: Bools | Ints) -> Curves:
-        """Return some of the rows."""
-        curve, octave, log_s = self.curve[where], self.octave[where], self.log_s[where]
-        return replace(self, curve=curve, octave=octave, log_s=log_s)
+        """Return selected rows."""
+        return Curves(self.keys, self.curve[where], self.octave[where], self.log_s[where])
 
     def of(self, key: Key) -> Bools:
-        """Return which rows belong to a curve."""
-        mine: Bools = self.curve == self.keys.index(key)
-        return mine
+        """Return a mask of the rows of a curve."""
+        return np.asarray(self.curve == self.keys.index(key))
 
 
 @dataclass(frozen=True)
@@ -98,22 +97,16 @@ class DeepEpExchange:
 
     @property
     def mode(self) -> str:
-        """The kind of its kernels."""
-        return LOW_LATENCY if self.kernel == LOW_LATENCY_KERNEL else HIGH_THROUGHPUT
+        """The mode of the kernels."""
+        return LOW_LATENCY if self.kernel == EXCHANGE.low_latency else HIGH_THROUGHPUT
 
     @property
     def rank_bytes(self) -> float:
         """Bytes of one copy of all tokens of a rank."""
-        return self.tokens * HIDDEN * NUMBER_BYTES[self.op]
+        return float(self.tokens * EXCHANGE.hidden * EXCHANGE.number_bytes[self.op])
 
 
-HIDDEN, EXPERTS, TOP_K, TOP_GROUPS, NODE = 7168, 256, 8, 4, 8
-"""Of DeepEP's tests: those of DeepSeek-V3; in high throughput a token keeps to four nodes of 8."""
-
-NUMBER_BYTES = {"dispatch": 1.0 + 4.0 / 128.0, "combine": 2.0}
-"""Bytes of a number: in 8 bits, with a scale in 32 for every 128 numbers, and in 16."""
-
-LOW_LATENCY_KERNEL = "V1-lowlat"
+EXCHANGE = Record(declared("expert_exchange"))
 
 
 def read_exchanges(reference: Path) -> list[DeepEpExchange]:
@@ -122,17 +115,15 @@ def read_exchanges(reference: Path) -> list[DeepEpExchange]:
     Bandwidths count bytes as the tests do, local copies included: at low latency one copy per
     expert; else one per node, or within one node one per GPU.
     """
-    facts, found = declared("expert_exchange"), []
+    found = []
     for row in records(reference, "expert_exchange"):
         kernel, ranks = row.kernel, int(row.ep)
-        nodes = -(-ranks // NODE)
-        routed = Routed(EXPERTS, TOP_K)
-        if kernel != LOW_LATENCY_KERNEL:
-            routed = replace(routed, groups=nodes, chosen=min(nodes, TOP_GROUPS))
-        copies = routed.reached(nodes if nodes > 1 else ranks)
-        if kernel == LOW_LATENCY_KERNEL:
-            copies = float(TOP_K)
-        gpu, tokens = facts["gpu_names"][row.gpu], facts["tokens"][kernel]
+        nodes = -(-ranks // EXCHANGE.node)
+        routed, copies = Routed(EXCHANGE.experts, EXCHANGE.top_k), float(EXCHANGE.top_k)
+        if kernel != EXCHANGE.low_latency:
+            routed = replace(routed, groups=nodes, chosen=min(nodes, EXCHANGE.top_groups))
+            copies = routed.reached(nodes if nodes > 1 else ranks)
+        gpu, tokens = EXCHANGE.gpu_names[row.gpu], EXCHANGE.tokens[kernel]
         one = DeepEpExchange(kernel, gpu, ranks, row.op, tokens, routed, 0.0)
         seconds = copies * one.rank_bytes / (row.bandwidth_gb_s * 1e9)
         if row.latency_us is not None:
@@ -146,7 +137,7 @@ Libraries = dict[str, dict[str, Curves]]
 
 
 def read_libraries(reference: Path) -> Libraries:
-    """Return the medians of the measured table."""
+    """Return the curves of every GPU and library."""
     parts: dict[tuple[str, str], list[Record]] = {}
     for row in records(reference, "nccl"):
         suffix = "_eager" if str(row.implementation).endswith("_eager") else ""
@@ -181,18 +172,11 @@ def _medians(rows: Iterable[Record]) -> Curves:
     )
 
 
-TRANSFERS = file_of("kv_transfers")
-
-BLOCK = 16
-"""Tokens of a KV block: whole blocks are transferred."""
+TRANSFERS, BLOCK = file_of("kv_transfers"), 16  # tokens of a KV block: whole blocks are transferred
 
 
 def moved(reference: Path) -> Iterator[Record]:
-    """Yield KV transfers.
-
-    Further columns: `line_bytes_per_s` of one GPU, and `line_s`, in which the line transfers the
-    share of one GPU.
-    """
+    """Yield KV transfers with the line rate per GPU and the seconds at line rate (`line_s`)."""
     for row in records(reference, "kv_transfers"):
         model = load_model(model_name(row.model.removesuffix("-bf16")))
         share = kv_bytes_per_token(model, Parallelism(tp=row.tp), "bf16")
