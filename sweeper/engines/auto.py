@@ -96,14 +96,12 @@ class _Choice:
         point, work = human(estimate.point_s, "s"), human(work_s, "s")
         figures = f"{self.asked:,} designs at {point} each, about {work} of work"
         self.chosen = self._worth(estimate)
+        count = self._workers
+        names = ("1 process", f"{count} processes", f"Ray with {count} workers")
+        say(f"using {names[self.chosen]} ({figures})")
         if self.chosen == _RAY:
-            say(f"using Ray with {self._workers} workers ({figures})")
-            return load_engine("ray", actors=self._workers)
-        if self.chosen == _SEVERAL:
-            say(f"using {self._workers} processes ({figures})")
-            return load_engine("process", workers=self._workers)
-        say(f"using 1 process ({figures})")
-        return load_engine("process")
+            return load_engine("ray", actors=count)
+        return load_engine("process", workers=count if self.chosen == _SEVERAL else 1)
 
 
 ENGINE = Auto

@@ -106,9 +106,9 @@ class _Proof:
         self._cheap = _is_cheap(space)
         self._parts = _CHEAP_PARTS if self._cheap else _PARTS
         varied = [space.factors[i] for i in self._varied]
-        stretches = [_stretches(factor.columns, simulator.ranged, goal.given) for factor in varied]
+        parts = [_parts_of(factor.columns, simulator.ranged, goal.given) for factor in varied]
         self._known, self._evaluated = np.empty(0, np.int64), False
-        self._boxes = self._bounded(*self._without_ignored(*_combined(stretches)))
+        self._boxes = self._bounded(*self._without_ignored(*_combined(parts)))
 
     def _without_ignored(self, low: Ints, high: Ints) -> tuple[Ints, Ints]:
         """Reduce boxes to a single value of axes without effect on metrics or constraints."""
@@ -235,7 +235,7 @@ def _is_cheap(space: DesignSpace) -> bool:
     return float(simulator.cost_hint_s(space.batch(np.zeros(1, np.int64)))[0]) < _CHEAP_POINT_S
 
 
-def _stretches(
+def _parts_of(
     columns: Mapping[str, Sequence[object]], ranged: Sequence[str], given: Sequence[str]
 ) -> tuple[Ints, Ints]:
     """Return the first and last rows of the parts of a factor that a box may span.
@@ -255,21 +255,20 @@ def _stretches(
     return np.array(starts, np.int64), np.array([*starts[1:], len(rows)], np.int64) - 1
 
 
-def _combined(stretches: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
+def _combined(parts: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
     """Return the ends of a box for every combination of parts of the factors."""
-    left = math.prod(len(starts) for starts, _ in stretches)
+    left = math.prod(len(starts) for starts, _ in parts)
     if left > _MOST:
         raise UserError(
             f"sampler=bounds would begin with {left:,} boxes, more than {_MOST:,}: give other "
             "axes fewer values than those that a box may span"
         )
-    number, ends = np.arange(left), [(np.zeros((left, 0), np.int64),) * 2]
-    for starts, lasts in stretches:
-        left //= len(starts)
-        picked = number // left % len(starts)
-        ends.append((starts[picked, np.newaxis], lasts[picked, np.newaxis]))
-    low, high = zip(*ends, strict=True)
-    return np.concatenate(low, axis=1), np.concatenate(high, axis=1)
+    picked = np.unravel_index(np.arange(left), [len(starts) for starts, _ in parts] or [1])
+    low = np.zeros((left, len(parts)), np.int64)
+    high = low.copy()
+    for side, ((starts, lasts), rows) in enumerate(zip(parts, picked, strict=False)):
+        low[:, side], high[:, side] = starts[rows], lasts[rows]
+    return low, high
 
 
 def _cut_boxes(boxes: Boxes, count: int) -> tuple[Ints, Ints]:

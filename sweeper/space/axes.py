@@ -33,14 +33,15 @@ Scalar = str | int | float | bool | None
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(
-    rf"^\s*(?:(?P<pow>pow2)\s+)?(?P<lo>{_NUMBER})\s*\.\.\s*(?P<hi>{_NUMBER})"
+    rf"^\s*(?:(?P<kind>pow2|capacity)\s+)?(?P<lo>{_NUMBER})\s*\.\.\s*(?P<hi>{_NUMBER})"
     rf"(?:\s+(?P<how>lin|log)\s+(?P<count>\d+))?\s*$"
 )
 _LIKE_A_RANGE = re.compile(rf"{_NUMBER}\s*\.\.|^\s*(pow2|capacity)\b")
-_CAPACITY = re.compile(rf"^\s*capacity\s+(?P<lo>{_NUMBER})\s*\.\.\s*(?P<hi>{_NUMBER})\s*$")
 _REFINED = re.compile(r"^\s*first\s+(\S+)\s+then\s+(\S+)\s*$")
 CAPACITY_STEP = 1.025  # ratio of neighbouring values of a capacity axis: the wanted precision
-EXPECTED = "write 1..8, 0..1 lin 11, 0.5..32 log 13, pow2 1..64, a value or a list"
+EXPECTED = (
+    "write 1..8, 0..1 lin 11, 0.5..32 log 13, pow2 1..64, capacity 0.1..64, a value or a list"
+)
 _LARGEST = 10_000_000
 _WIDEST = 2**63 - 1
 
@@ -146,33 +147,25 @@ def _range(name: str, text: str, *, whole: bool) -> list[float]:
     def refused(why: str) -> UserError:
         return UserError(f"axis '{name}': '{text}' {why}")
 
-    if is_capacity(text):
-        match = _CAPACITY.match(text)
-        if match is None:
-            raise UserError(f"axis '{name}': cannot read '{text}'; write capacity 0.1..64")
-        low, high = float(match["lo"]), float(match["hi"])
-        if not 0 < low < high:
-            raise refused("must run upwards from above 0")
-        if not math.isfinite(high / low):
-            raise refused("spans more than a number can hold")
-        count = math.ceil(math.log(high / low) / math.log(CAPACITY_STEP)) + 1
-        return _spaced("log", low, high, max(count, 2), whole=whole)
     match = _RANGE.match(text)
-    if match is None:
+    if match is None or (match["kind"] and match["how"]):
         raise UserError(f"axis '{name}': cannot read '{text}'; {EXPECTED}")
-    low, high = float(match["lo"]), float(match["hi"])
-    if not math.isfinite(high - low):
-        raise refused("spans more than a number can hold")
+    kind, how, low, high = match["kind"], match["how"], float(match["lo"]), float(match["hi"])
     if high < low:
         raise refused(f"runs backwards; write {match['hi']}..{match['lo']}")
-    if match["pow"]:
-        if low <= 0:
-            raise refused("must start above 0")
+    if low <= 0 and (kind or how == "log"):
+        raise refused("must start above 0")
+    if not math.isfinite(high / low if kind else high - low):
+        raise refused("spans more than a number can hold")
+    if kind == "pow2":
         powers = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
         if not powers:
             raise UserError(f"axis '{name}': there is no power of two in '{text}'")
         return [2.0**e for e in powers]
-    if match["how"] is None:
+    if kind == "capacity":
+        count = math.ceil(math.log(high / low) / math.log(CAPACITY_STEP)) + 1
+        return _spaced("log", low, high, max(count, 2), whole=whole)
+    if how is None:
         if low != int(low) or high != int(high):
             raise refused(f"needs a count, as in '{text} lin 11'")
         if high - low >= _LARGEST:
@@ -181,9 +174,7 @@ def _range(name: str, text: str, *, whole: bool) -> list[float]:
     count = int(match["count"])
     if not 2 <= count <= _LARGEST:
         raise refused(f"needs 2 to {_LARGEST:,} values")
-    if match["how"] == "log" and low <= 0:
-        raise refused("is logarithmic and must start above 0")
-    return _spaced(match["how"], low, high, count, whole=whole)
+    return _spaced(how, low, high, count, whole=whole)
 
 
 def _spaced(how: str, low: float, high: float, count: int, *, whole: bool) -> list[float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from glob import escape
 from pathlib import Path
 
 from simulators.core.errors import UnknownNameError, UserError
@@ -86,7 +85,7 @@ def find_space(name: str) -> Path:
             raise UserError(f"space '{name}': there is no such file")
         check_name(Path(name).stem)
         return Path(name)
-    for folder in reversed(_searched()):  # without a list of all files: there may be thousands
-        if is_name(name) and (found := sorted((folder / "spaces").rglob(f"{escape(name)}.yaml"))):
-            return found[-1]
-    raise UnknownNameError("space", name, _files(), f"To add one, write spaces/{name}.yaml")
+    files = _files()
+    if name in files:
+        return files[name]
+    raise UnknownNameError("space", name, files, f"To add one, write spaces/{name}.yaml")
