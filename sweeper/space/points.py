@@ -167,25 +167,12 @@ class Product:
 
     def codes(self, where: Batch) -> list[Codes]:
         """Return the row of each factor that every point takes, one array per factor."""
-        result: list[Codes] = []
-        stride = self.size
-        for factor in self.factors:
-            stride //= len(factor)
-            if len(factor) == 1:
-                result.append(np.broadcast_to(np.int32(0), len(where)))
-            elif isinstance(where, Span) and not len(where.without):
-                first, last = where.lo // stride, (where.hi - 1) // stride
-                steps: Codes = (np.arange(first, last + 1) % len(factor)).astype(np.int32)
-                offset = where.lo - first * stride
-                if stride < len(where):
-                    result.append(np.repeat(steps, stride)[offset : offset + len(where)])
-                else:  # at most two steps: repeat each as often as it is seen, not `stride` times
-                    seen = min(stride - offset, len(where))
-                    counts = (seen, len(where) - seen)[: len(steps)]
-                    result.append(np.repeat(steps, counts))
-            else:
-                result.append(((numbers(where) // stride) % len(factor)).astype(np.int32))
-        return result
+        varied = [i for i, factor in enumerate(self.factors) if len(factor) > 1]
+        rows = np.unravel_index(numbers(where), self.sizes[varied]) if varied else ()
+        codes: list[Codes] = [np.broadcast_to(np.int32(0), len(where))] * len(self.factors)
+        for i, row in zip(varied, rows, strict=True):
+            codes[i] = row.astype(np.int32)
+        return codes
 
     def batch(self, where: Batch, kept: Mask | None = None) -> pa.RecordBatch:
         """Return points as dictionary-encoded columns, ready for the simulator."""
