@@ -66,13 +66,15 @@ class Client:
     """A closed-loop load: clients start together and send the next request after each answer."""
 
     name: str
-    length_spread: float  # drawn evenly from the stated ones down to this share less; 0: fixed
-    requests: int  # of each client; those that warm an engine up are over before they start
-    source: str  # who says so
-    inferred: tuple[str, ...] = ()  # what nobody says, and why it is believed
+    length_spread: float  # lengths are uniform down to this share below the longest; 0: fixed
+    requests: int  # requests per client, after the warm-up
+    source: str
+    inferred: tuple[str, ...] = ()  # unpublished settings, with the reason for the assumed value
     frontend: str = AUTO
-    budgets: dict[str, int] = field(default_factory=dict, hash=False)  # unlike the usual, by engine
-    # Tokens of an iteration beyond a prompt and a token of every client, by engine, if stated.
+    budgets: dict[str, int] = field(
+        default_factory=dict, hash=False
+    )  # token budgets other than the default, by engine
+    # Token budget beyond a prompt and one token per client, by engine, if published.
     beside_prompt: dict[str, int] = field(default_factory=dict, hash=False)
 
     @property
@@ -388,7 +390,7 @@ UNMEASURED = "unmeasured"
 """Entry of engines without measured deployments."""
 
 LEAST = 1e-2
-"""Lower ends of intervals are clipped at this share."""
+"""Lower ends of intervals are clipped at this ratio."""
 
 POWER = 1.5
 """Exponent of errors over the log width of a pass: maximum likelihood among 1, 1.25 ... 3 for 372

@@ -65,7 +65,7 @@ from simulators.serving.engine.replica import (
 
 @kernel(i8(pointer(SCHEDULE), pointer(ROUTE), pointer(PRICE), STATE))
 def run(schedule: Any, route: Any, price: Any, state: ReplicaState) -> int:
-    """Process events until none is left; return the number of unfinished requests.
+    """Process all events; return the number of unfinished requests.
 
     Requests stay unfinished only if the scheduler forms no batch although nothing runs, or if the
     price of a batch is not a number.

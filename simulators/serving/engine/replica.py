@@ -156,7 +156,7 @@ ALL_DECODES = 1 << 40
     BLOCKS_TO_MOVE,  # over the host link, before the next batch
     SWAP_PREEMPTIONS,
     CACHED_FREE_BLOCKS,  # free blocks with cached content
-    TREE_ROOT,  # row of `tree` before those of its nodes
+    TREE_ROOT,  # row of `tree` before the nodes of this replica
     NUM_DRAFTS,  # draft tokens per decode of the current batch
     HOST_CACHED_BLOCKS,  # blocks of prefixes on the host
     HOST_FETCHED_BLOCKS,  # blocks of prefixes copied back
@@ -338,7 +338,7 @@ def schedule_request(view: View, req: int, num_scheduled: int) -> int:
 
 @kernel(i8(VIEW, i8, i8, i8))
 def keep_running(view: View, count: int, start: int, end: int) -> int:
-    """Keep the first `count` running requests and those from `start` to `end`; return how many."""
+    """Keep running requests before `count` and from `start` to `end`; return their number."""
     for i in range(start, end):
         view.running[count + i - start] = view.running[i]
     view.pool[RUNNING] = count + end - start
@@ -380,14 +380,14 @@ LOG_COLUMNS = (
 BINS_PER_OCTAVE = 256
 """Gaps between tokens are counted in bins 0.27 to 0.39 % wide."""
 LOWEST_OCTAVE, HIGHEST_OCTAVE = -20, 14
-"""From 1 us to 4.5 h; what lies outside is counted at the edge."""
+"""From 1 us to 4.5 h; gaps outside are counted in the first or the last bin."""
 GAP_BINS = BINS_PER_OCTAVE * (HIGHEST_OCTAVE - LOWEST_OCTAVE)
 
 
 class ReplicaState(NamedTuple):
     """All arrays of a run. Rows are replicas, requests, or slots (a batch in flight)."""
 
-    limits: Ints  # those that all replicas share
+    limits: Ints  # limits of the first pool
     own: IntMatrix  # limits of each pool: all replicas, or prefill replicas and decode replicas
     request: IntMatrix
     times: FloatMatrix
@@ -477,7 +477,7 @@ def pool_of(state: ReplicaState, replica: int) -> int:
 
 @kernel(f8(STATE, i8, i8, i8))
 def snapshot_sums(state: ReplicaState, replica: int, req: int, first: int) -> float:
-    """Copy the sums of a replica to columns of a request that has left it."""
+    """Copy the sums of a replica to the columns of a completed request; return block-seconds."""
     pool, gauge, times = state.pool[replica], state.gauge[replica], state.times
     times[req, first] = gauge[BLOCK_SECONDS]
     times[req, first + 1], times[req, first + 2] = gauge[BUSY_S], gauge[JOULES]
