@@ -20,7 +20,7 @@ from simulators.composition.replica import Replica
 from simulators.composition.uncertainty import HalfWidth, added, unexplained_share
 from simulators.core.jit import Floats
 from simulators.evidence.lookup import has_related_gpu
-from simulators.serving.measured_deployments import engines_of, scale, shipped_width
+from simulators.serving.measured_deployments import engines_of, fitted_width, scale
 from simulators.serving.prices.iteration_table import Ends
 from simulators.workload.llm.step import Step
 
@@ -39,7 +39,7 @@ def error_layers(replica: Replica, step: Step, metric: str) -> Squares:
     stages = pipeline_iterations(replica, step)
     reach = np.array(pass_interval(replica, stages))
     parts, found = _parts(replica, stages), {}
-    widths = [shipped_width(engine, metric) for engine in engines_of(replica.runtime.framework)]
+    widths = [fitted_width(engine, metric) for engine in engines_of(replica.runtime.framework)]
     ends = []
     for side in ("below", "above"):
         far = [getattr(w, side) * float(scale(w.engine, reach)) for w in widths]

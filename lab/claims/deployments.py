@@ -216,7 +216,7 @@ def times(reference: Path) -> pl.DataFrame:
         reach = pass_intervals(deployed_replica(row, load_runtime(row.runtime)))
         for metric, bands in ends.items():
             name = metric.lower()
-            bands[indices] = width_without(row.gpu, row.framework, name).band(reach[name])
+            bands[indices] = width_without(row.gpu, row.framework, name).interval(reach[name])
     frames = [
         _of(frame, metric).with_columns(
             lo=pl.Series(bands[:, 0]) * pl.col("predicted"),
@@ -300,7 +300,7 @@ def by_level(reference: Path) -> pl.DataFrame:
     for one in deployment_bands.predicted(reference):
         for metric in METRICS:
             name = metric.lower()
-            low, high = width_without(one.row.gpu, one.row.framework, name).band(
+            low, high = width_without(one.row.gpu, one.row.framework, name).interval(
                 one.pass_interval[name]
             )
             ratio = one.ratio[name]  # measured over predicted

@@ -225,7 +225,7 @@ def _negative_log_likelihood(off: Floats, scales: Floats) -> float:
 
 def _outside(one: PredictedDeployment, metric: str, width: Width) -> float:
     """Return the distance of a measurement from its interval, as a share of the interval's end."""
-    low, high = width.band(one.pass_interval[metric])
+    low, high = width.interval(one.pass_interval[metric])
     return max(0.0, low / one.ratio[metric] - 1.0, one.ratio[metric] / high - 1.0)
 
 

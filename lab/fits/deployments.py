@@ -65,7 +65,7 @@ from simulators.evidence.intervals import COVERED
 from simulators.evidence.lookup import calibrations
 from simulators.kernels.families.experts import MARLIN_ARCHITECTURES
 from simulators.serving.deployment import NO_SERVER, NUMBERS, Frontend, load_frontend
-from simulators.serving.measured_deployments import Width, point_of, shipped_width, width_from
+from simulators.serving.measured_deployments import Width, fitted_width, point_of, width_from
 from simulators.serving.point import AUTO
 from simulators.serving.run import RunCache
 from simulators.serving.simulator import simulate
@@ -163,7 +163,7 @@ def width_without(gpu: str, framework: str, metric: str) -> Width:
     """
     left_out = _groups(BANDS).get(gpu)
     if left_out is None:
-        return shipped_width(framework, metric)
+        return fitted_width(framework, metric)
     return width_from(left_out[framework][metric])
 
 

@@ -44,7 +44,7 @@ from simulators.core.calibration import read_calibration, read_choice
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import RUNTIMES, once
 from simulators.core.jit import Floats
-from simulators.serving.answer.metrics import WITH_BAND, ServingMetrics
+from simulators.serving.answer.metrics import WITH_INTERVAL, ServingMetrics
 from simulators.serving.point import (
     AUTO,
     CLOSED,
@@ -71,9 +71,8 @@ class Client:
     source: str
     inferred: tuple[str, ...] = ()  # unpublished settings, with the reason for the assumed value
     frontend: str = AUTO
-    budgets: dict[str, int] = field(
-        default_factory=dict, hash=False
-    )  # token budgets other than the default, by engine
+    # Token budgets other than the default, by engine.
+    budgets: dict[str, int] = field(default_factory=dict, hash=False)
     # Token budget beyond a prompt and one token per client, by engine, if published.
     beside_prompt: dict[str, int] = field(default_factory=dict, hash=False)
 
@@ -389,10 +388,10 @@ CALIBRATION = Path(__file__).parent / "calibration" / "deployment_bands.toml"
 UNMEASURED = "unmeasured"
 """Entry of engines without measured deployments."""
 
-LEAST = 1e-2
+MIN_RATIO = 1e-2
 """Lower ends of intervals are clipped at this ratio."""
 
-POWER = 1.5
+PASS_EXPONENT = 1.5
 """Exponent of errors over the log width of a pass: maximum likelihood among 1, 1.25 ... 3 for 372
 forward passes on five GPUs of equal weight, with kernels measured, hidden, and hidden with
 their architecture's. Leave-one-GPU-out interval scores are least at 1.6."""
@@ -406,21 +405,21 @@ class Width:
     below: float  # lower end of the 90 % interval, in units of the combined scale
     above: float
 
-    def band(self, reach: Ends) -> Ends:
+    def interval(self, passes: Ends) -> Ends:
         """Return the 90 % interval of measured over predicted time, given that of the passes.
 
         >>> some = Width(engine=0.0, below=1.0, above=0.5)
-        >>> [round(end, 2) for end in some.band((math.exp(-0.5), math.exp(0.5)))]
+        >>> [round(end, 2) for end in some.interval((math.exp(-0.5), math.exp(0.5)))]
         [0.7, 1.19]
         """
-        far = float(scale(self.engine, np.array(reach)))
-        return math.exp(-self.below * far), math.exp(self.above * far)
+        size = float(scale(self.engine, np.array(passes)))
+        return math.exp(-self.below * size), math.exp(self.above * size)
 
 
 def scale(engine: float | Floats, ends: Floats) -> Floats:
     """Return the error scale of passes; each row of `ends` is one interval."""
-    reach = np.sqrt(np.prod(np.abs(np.log(np.maximum(ends, LEAST))), axis=-1))
-    found: Floats = np.hypot(engine, reach**POWER)
+    log_width = np.sqrt(np.prod(np.abs(np.log(np.maximum(ends, MIN_RATIO))), axis=-1))
+    found: Floats = np.hypot(engine, log_width**PASS_EXPONENT)
     return found
 
 
@@ -429,18 +428,18 @@ def width_from(table: Mapping[str, float]) -> Width:
     return Width(**{name: float(table[name]) for name in ("engine", "below", "above")})
 
 
-def deployment_bands(runtime: str, reach: Mapping[str, Ends]) -> Mapping[str, Ends]:
-    """Return the 90 % intervals of latencies by metric, given those of the passes (`reach`).
+def latency_intervals(runtime: str, passes: Mapping[str, Ends]) -> Mapping[str, Ends]:
+    """Return the 90 % intervals of latencies by metric, given the intervals of the passes.
 
-    >>> low, high = deployment_bands("vllm", {"tpot": (0.8, 1.2)})["tpot"]
+    >>> low, high = latency_intervals("vllm", {"tpot": (0.8, 1.2)})["tpot"]
     >>> low < 1.0 < high
     True
     """
     engines = engines_of(load_runtime(runtime).framework)
     found = {}
-    for metric, ends in reach.items():
-        bands = [shipped_width(engine, metric).band(ends) for engine in engines]
-        lows, highs = zip(*bands, strict=True)
+    for metric, ends in passes.items():
+        intervals = [fitted_width(engine, metric).interval(ends) for engine in engines]
+        lows, highs = zip(*intervals, strict=True)
         found[metric] = min(lows), max(highs)
     return found
 
@@ -450,25 +449,24 @@ def engines_of(framework: str) -> tuple[str, ...]:
     return (framework,) if framework in FRAMEWORKS else (UNMEASURED, *FRAMEWORKS)
 
 
-def shipped_width(engine: str, metric: str) -> Width:
+def fitted_width(engine: str, metric: str) -> Width:
     """Return the fitted width of `tpot` or `ttft` of an engine."""
     return width_from(_fitted()["width"][engine][metric])
 
 
-def banded(
-    metrics: ServingMetrics, bands: Mapping[str, Ends], *, think_s: float = 0.0
+def with_intervals(
+    metrics: ServingMetrics, intervals: Mapping[str, Ends], *, think_s: float = 0.0
 ) -> ServingMetrics:
     """Return the metrics with 90 % intervals, from the relative intervals of `ttft` and `tpot`."""
     found: dict[str, Any] = {}
-    for name in WITH_BAND if bands else ():
-        metric, of = name.split("_")[:2]
-        value, band = getattr(metrics, name), bands[metric]
-        if of == "p99":
-            tails = _fitted()["tail"]
-            band = both(band, tails[metric]["ends"])
+    for name in WITH_INTERVAL if intervals else ():
+        metric, statistic = name.split("_")[:2]
+        value, ends = getattr(metrics, name), intervals[metric]
+        if statistic == "p99":
+            ends = combined_interval(ends, _fitted()["tail"][metric]["ends"])
         if value is not None:
-            found |= {f"{name}_lo": value * band[0], f"{name}_hi": value * band[1]}
-    low, high = rate_band(metrics, bands, think_s) if bands else (None, None)
+            found |= {f"{name}_lo": value * ends[0], f"{name}_hi": value * ends[1]}
+    low, high = rate_interval(metrics, intervals, think_s) if intervals else (None, None)
     if low and high:
         rate, cost = metrics.tokens_per_s, metrics.cost_usd_per_mtok
         found |= {"tokens_per_s_lo": rate * low, "tokens_per_s_hi": rate * high}
@@ -477,7 +475,7 @@ def banded(
     return replace(metrics, **found)
 
 
-def rate_band(metrics: ServingMetrics, bands: Mapping[str, Ends], think_s: float) -> Ends:
+def rate_interval(metrics: ServingMetrics, intervals: Mapping[str, Ends], think_s: float) -> Ends:
     """Return the relative 90 % interval of throughput, from the intervals of latencies.
 
     In an open loop the throughput equals the arrival rate, unless the run is saturated: then the
@@ -487,19 +485,20 @@ def rate_band(metrics: ServingMetrics, bands: Mapping[str, Ends], think_s: float
     is_closed = metrics.backlog_growth is None
     if not is_closed and not metrics.saturated:
         return 1.0, 1.0
-    slow = np.array(bands["tpot"])
+    slow = np.array(intervals["tpot"])
     if is_closed and metrics.ttft_mean_s is not None and metrics.e2e_mean_s is not None:
         first_s = metrics.ttft_mean_s
         times_s = np.array([first_s, metrics.e2e_mean_s - first_s, think_s])
-        slow = times_s @ np.array([bands["ttft"], bands["tpot"], (1.0, 1.0)]) / times_s.sum()
+        parts = np.array([intervals["ttft"], intervals["tpot"], (1.0, 1.0)])
+        slow = times_s @ parts / times_s.sum()
     fast = (1.0 / slow).tolist()
     return fast[1], fast[0]
 
 
-def both(one: Ends, other: Ends) -> Ends:
+def combined_interval(one: Ends, other: Ends) -> Ends:
     """Return the combined interval of two independent errors: squares of logarithms add.
 
-    >>> [round(end, 3) for end in both((1.0, 2.0), (0.5, 1.0))]
+    >>> [round(end, 3) for end in combined_interval((1.0, 2.0), (0.5, 1.0))]
     [0.5, 2.0]
     """
     low, high = np.hypot(np.log(one), np.log(other)).tolist()

@@ -46,7 +46,7 @@ from simulators.serving.engine.service import (
     seen_by_clients,
     serve,
 )
-from simulators.serving.measured_deployments import UserRows, both, deployment_bands
+from simulators.serving.measured_deployments import UserRows, combined_interval, latency_intervals
 from simulators.serving.point import ADAPTIVE, DEMANDED, DEPLOYED, EVENT, ServingPoint
 from simulators.serving.prices.batch_price import MeanLoad, prices_of, worth_drafting
 from simulators.serving.prices.iteration_table import Ends, IterationTable
@@ -91,14 +91,14 @@ class RunCache:
             return {}
         built = self.deployment(point)
         reach = [prices_of(point, pool.hardware)[0].reach for pool in built.pools or (built,)]
-        found = deployment_bands(point.runtime, {**reach[0], "tpot": reach[-1]["tpot"]})
+        found = latency_intervals(point.runtime, {**reach[0], "tpot": reach[-1]["tpot"]})
         if (
             point.speculation.method == NOTHING
             or not point.speculation.num_draft_tokens
             or point.speculation.acceptance.strip()
         ):
             return found
-        return {**found, "tpot": both(found["tpot"], times_interval())}
+        return {**found, "tpot": combined_interval(found["tpot"], times_interval())}
 
 
 def _once(find: Callable[[ServingPoint], V], fields: Sequence[str]) -> Callable[[ServingPoint], V]:

@@ -35,7 +35,7 @@ from simulators.serving.deployment import Facts, deployment_of, describe
 from simulators.serving.engine.kv_transfer import CALIBRATION as TRANSFERS
 from simulators.serving.engine.limits import load_router, load_scheduler
 from simulators.serving.engine.loop import run
-from simulators.serving.measured_deployments import banded
+from simulators.serving.measured_deployments import with_intervals
 from simulators.serving.point import ANALYTIC, AUTO, DEPLOYED, ServingPoint
 from simulators.serving.prices.iteration_table import PROBE, table_price
 from simulators.serving.row_groups import evaluate_apart, evaluate_together, kinds_of
@@ -294,4 +294,4 @@ def _simulated_alone(point: ServingPoint, cache: RunCache | None) -> ServingMetr
         return run_of(row, cache=known).metrics()
 
     found = known.user_rows.correct(predict(point), point, predict)
-    return banded(found, known.bands(point), think_s=point.client.think_s)
+    return with_intervals(found, known.bands(point), think_s=point.client.think_s)

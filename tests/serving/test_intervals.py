@@ -12,8 +12,13 @@ import pytest
 
 from lab.fits.deployment_bands import SHARED, PredictedDeployment, widths_of
 from simulators.core.fields import updated
-from simulators.serving.answer.metrics import WITH_BAND
-from simulators.serving.measured_deployments import POWER, Width, both, deployment_bands
+from simulators.serving.answer.metrics import WITH_INTERVAL
+from simulators.serving.measured_deployments import (
+    PASS_EXPONENT,
+    Width,
+    combined_interval,
+    latency_intervals,
+)
 from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import simulate
 from sweeper.query.uncertainty import probability_within
@@ -30,7 +35,7 @@ POINT = ServingPoint(
 
 def test_measured_framework_has_intervals() -> None:
     metrics = simulate(POINT)
-    for name in WITH_BAND:
+    for name in WITH_INTERVAL:
         value = getattr(metrics, name)
         low, high = getattr(metrics, f"{name}_lo"), getattr(metrics, f"{name}_hi")
         assert 0.25 * value < low < value < high < 4.0 * value
@@ -70,9 +75,9 @@ def width(point: ServingPoint) -> float:
 def test_unmeasured_engine_has_the_widest_interval() -> None:
     for ends in ((0.95, 1.05), (0.7, 1.5)):
         reach = {"tpot": ends, "ttft": ends}
-        unknown = deployment_bands("graphs", reach)
+        unknown = latency_intervals("graphs", reach)
         for name in ("vllm", "sglang", "trtllm"):
-            for metric, (low, high) in deployment_bands(name, reach).items():
+            for metric, (low, high) in latency_intervals(name, reach).items():
                 assert unknown[metric][0] <= low < high <= unknown[metric][1]
     assert width(replace(POINT, runtime="graphs")) > width(POINT)
 
@@ -98,11 +103,11 @@ def test_unmeasured_gpu_has_a_wider_interval() -> None:
 def test_interval_components_add_in_quadrature() -> None:
     some = Width(engine=0.3, below=2.0, above=0.5)
     for ends in ((-0.8, 0.2), (-0.2, 0.8)):
-        low, high = some.band((math.exp(ends[0]), math.exp(ends[1])))
-        far = math.hypot(0.3, 0.4**POWER)
+        low, high = some.interval((math.exp(ends[0]), math.exp(ends[1])))
+        far = math.hypot(0.3, 0.4**PASS_EXPONENT)
         assert (math.log(low), math.log(high)) == pytest.approx((-2.0 * far, 0.5 * far))
-    assert some.band((0.0, 1.0))[0] > 0.0
-    low, high = both((math.exp(-0.3), math.exp(0.6)), (math.exp(-0.4), math.exp(0.8)))
+    assert some.interval((0.0, 1.0))[0] > 0.0
+    low, high = combined_interval((math.exp(-0.3), math.exp(0.6)), (math.exp(-0.4), math.exp(0.8)))
     assert (math.log(low), math.log(high)) == pytest.approx((-0.5, 1.0))
 
 
@@ -117,7 +122,7 @@ def seen(
 def test_held_out_interval_covers_ninety_percent() -> None:
     draw = np.random.default_rng(0)
     reach = np.repeat([0.1, 0.7], 4000)
-    ratio = np.exp(np.hypot(0.2, reach**POWER) * draw.laplace(0.0, 0.3, 8000))
+    ratio = np.exp(np.hypot(0.2, reach**PASS_EXPONENT) * draw.laplace(0.0, 0.3, 8000))
     some = [
         seen("h100_sxm", "vllm", one, (math.exp(-far), math.exp(far)), model % 100)
         for model, (one, far) in enumerate(zip(ratio.tolist(), reach.tolist(), strict=True))
@@ -128,7 +133,7 @@ def test_held_out_interval_covers_ninety_percent() -> None:
     inside = [
         low <= one.ratio["tpot"] <= high
         for one in some
-        for low, high in [found.band(one.pass_interval["tpot"])]
+        for low, high in [found.interval(one.pass_interval["tpot"])]
     ]
     assert np.mean(inside) == pytest.approx(0.9, abs=0.01)
 

@@ -12,10 +12,10 @@ from functools import partial
 
 from simulators.core.contract import metric
 
-WITH_BAND = ("ttft_mean_s", "ttft_p99_s", "tpot_mean_s", "tpot_p99_s")
+WITH_INTERVAL = ("ttft_mean_s", "ttft_p99_s", "tpot_mean_s", "tpot_p99_s")
 """Latencies with a 90 % interval in the columns `<metric>_lo` and `<metric>_hi`."""
 
-RATES_WITH_BAND = ("tokens_per_s", "cost_usd_per_mtok")
+RATES_WITH_INTERVAL = ("tokens_per_s", "cost_usd_per_mtok")
 """Rates with a 90 % interval, derived from the intervals of latencies."""
 
 

@@ -28,7 +28,7 @@ from simulators.composition.price import prompt_flops_saved
 from simulators.core.columns import SHARES
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
-from simulators.serving.answer.metrics import RATES_WITH_BAND, WITH_BAND, ServingMetrics
+from simulators.serving.answer.metrics import RATES_WITH_INTERVAL, WITH_INTERVAL, ServingMetrics
 from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import AutoscalingPlan, Deployment
 from simulators.serving.engine import replica as at
@@ -434,7 +434,7 @@ def _latencies(served: RequestLatencies) -> dict[str, float | None]:
         **_columns("e2e", e2e),
         **_columns("queue", queue),
         **moving(times),
-        **dict.fromkeys(f"{name}_{end}" for name in WITH_BAND for end in ("lo", "hi")),
+        **dict.fromkeys(f"{name}_{end}" for name in WITH_INTERVAL for end in ("lo", "hi")),
         "prefill_mean_s": prefill.mean,
         "prefill_p99_s": prefill.p99,
         "tokens_per_s_per_user": 1.0 / tpot.mean if tpot.mean else None,
@@ -487,7 +487,7 @@ def _rates(
     return {
         "requests_per_s": paid.output_tokens.size * per_s,
         "tokens_per_s": tokens * per_s,
-        **dict.fromkeys(f"{name}_{end}" for name in RATES_WITH_BAND for end in ("lo", "hi")),
+        **dict.fromkeys(f"{name}_{end}" for name in RATES_WITH_INTERVAL for end in ("lo", "hi")),
         "tokens_per_s_per_gpu": tokens * per_s / gpus,
         "goodput_per_s": int(np.count_nonzero(within_slo)) * per_s,
         "mfu": built.flops_per_token
