@@ -1,8 +1,4 @@
-"""Models of Qualcomm AI Hub on a chip that is left out, ten of them measured.
-
-All programs of ten models are measured (a model is several: by runtime and precision), those of the
-other models are judged.
-"""
+"""Claims about edge devices: networks, AI Hub's models and MLPerf Tiny on devices left out."""
 
 from __future__ import annotations
 
@@ -15,60 +11,55 @@ import polars as pl
 
 from lab.claims.predictions import columns, together
 from lab.fits.edge import SAMPLES, drawn, learn_programs, mean_error, one_hot, unseen
-from lab.tables.edge import SPLITS, Latencies, Matrix, System, ai_hub, family, latencies, tiny
+from lab.tables.edge import SPLITS, Latencies, System, ai_hub, family, latencies, tiny
 from lab.tables.rows import Floats
 from planning.calibrate.edge import Prior, adapt, prior
 
 MODELS, DRAWS = 10, 4
+SCRATCH = (0.03, 0.1, 0.3)  # spreads of weights that the baseline chooses from
+SCRATCH_NOISES = np.geomspace(0.003, 0.3, 9)
+QUANTITIES = {"latency": "latency_s", "energy": "energy_J_per_inference"}
+
+Choice = tuple[float, float]
+CHOICES: tuple[Choice, ...] = ((1.0, 1.0), (10.0, 3.0), (100.0, 10.0), (1000.0, 30.0))
+"""Weights of devices under the same submitter's runtime, and under another runtime of theirs. The
+pair with the least error on the other devices, each left out in turn, is chosen."""
 
 
 def programs(reference: Path) -> pl.DataFrame:
-    """Return predicted and measured seconds of the programs that were not measured."""
+    """Return seconds of AI Hub's programs on a chip left out, ten of its models measured.
+
+    A model is several programs, by runtime and precision; all programs of ten models are measured.
+    """
     table = ai_hub(reference)
-    return together(frame for chip in range(len(table.chips)) for frame in _chip(table, chip))
-
-
-def _chip(table: Matrix, chip: int) -> Iterator[pl.DataFrame]:
-    """Yield the rows of each draw of a chip."""
-    others = np.delete(table.log, chip, 0)
-    prior = learn_programs(others, np.ones(len(table.chips) - 1), _labels(table))
-    known = np.flatnonzero(~np.isnan(table.log[chip]) & ~np.isnan(others).all(axis=0))
-    models = np.array([program[0] for program in table.programs])
-    features = one_hot(range(len(table.programs)), len(table.programs))
-    for draw in range(DRAWS):
-        generator = np.random.default_rng(np.random.SeedSequence(draw))
-        drawn = generator.choice(np.unique(models[known]), MODELS, replace=False)
-        samples = known[np.isin(models[known], drawn)]
-        rest = np.setdiff1d(known, samples)
-        weights = adapt(prior, features[samples], np.exp(table.log[chip, samples]))
-        predicted, low, high = weights.seconds(features[rest])
-        measured = np.exp(table.log[chip, rest])
-        yield columns(
-            predicted=predicted,
-            measured=measured,
-            lo=low,
-            hi=high,
-            chip=table.chips[chip],
-            draw=draw,
-        )
-
-
-def _labels(table: Matrix) -> list[list[str]]:
-    """Return what programs share: runtime and precision, each of them, and the model."""
-    both = [f"{runtime} {precision}" for _, _, precision, runtime in table.programs]
     model, _, precision, runtime = (list(names) for names in zip(*table.programs, strict=True))
-    return [both, runtime, precision, model]
-
-
-QUANTITIES = {"latency": "latency_s", "energy": "energy_J_per_inference"}
-Choice = tuple[float, float]
-CHOICES: tuple[Choice, ...] = ((1.0, 1.0), (10.0, 3.0), (100.0, 10.0), (1000.0, 30.0))
-"""Weights of devices under the same submitter's runtime, and under another of theirs: the pair that
-errs least on the other devices, each of them left out in turn."""
+    both = [f"{r} {p}" for r, p in zip(runtime, precision, strict=True)]
+    models, features = np.array(model), one_hot(range(len(model)), len(model))
+    frames = []
+    for number, chip in enumerate(table.chips):
+        mine, others = table.log[number], np.delete(table.log, number, 0)
+        labels = [both, runtime, precision, model]
+        learnt = learn_programs(others, np.ones(len(table.chips) - 1), labels)
+        known = np.flatnonzero(~np.isnan(mine) & ~np.isnan(others).all(axis=0))
+        for draw in range(DRAWS):
+            generator = np.random.default_rng(np.random.SeedSequence(draw))
+            measured = generator.choice(np.unique(models[known]), MODELS, replace=False)
+            samples = known[np.isin(models[known], measured)]
+            rest = np.setdiff1d(known, samples)
+            weights = adapt(learnt, features[samples], np.exp(mine[samples]))
+            predicted, low, high = weights.seconds(features[rest])
+            cells = {"chip": chip, "draw": draw, "lo": low, "hi": high}
+            frames.append(columns(predicted=predicted, measured=np.exp(mine[rest]), **cells))
+    return together(frames)
 
 
 def benchmarks(reference: Path) -> pl.DataFrame:
-    """Return predicted and measured latency and energy of each benchmark of each device."""
+    """Return latency and energy of each benchmark of MLPerf Tiny, the device left out.
+
+    The other benchmarks of the device are measured. Submitters bring a runtime to the same four
+    models, and a device under another runtime behaves as another device: devices under the same
+    submitter's runtime, of the same round, are weighted most.
+    """
     rows = []
     for quantity, column in QUANTITIES.items():
         systems, table = tiny(reference, column)
@@ -80,7 +71,7 @@ def benchmarks(reference: Path) -> pl.DataFrame:
 
 
 def chosen(systems: Sequence[System], log: Floats, device: str) -> Choice:
-    """Return the choice that errs least on all devices but one, which is not used."""
+    """Return the choice with the least error on all devices but one, which is not used."""
     rest = [i for i, one in enumerate(systems) if one.device != device]
     others, theirs = [systems[i] for i in rest], log[rest]
 
@@ -98,89 +89,67 @@ def left_out(
     """Yield the predicted and measured value of each benchmark of a device, the others measured.
 
     Args:
-        systems: of each row, all of them.
+        systems: the system of each row.
         log: log seconds or joules, a column per benchmark.
-        device: the one that is left out.
+        device: the device that is left out.
         choice: one of `CHOICES`.
     """
     others = [i for i, one in enumerate(systems) if one.device != device]
-    programs = log.shape[1]
+    count = log.shape[1]
     for number, system in enumerate(systems):
         there = np.flatnonzero(~np.isnan(log[number])).tolist()
         if system.device != device or len(there) < 2:
             continue
-        weights = _weights([systems[i] for i in others], system, choice)
-        prior = learn_programs(log[others], weights)
+        learnt = learn_programs(log[others], _weights([systems[i] for i in others], system, choice))
         values = np.exp(log[number])
         for left in there:
             rest = [one for one in there if one != left]
-            adapted = adapt(prior, one_hot(rest, programs), values[rest])
-            predicted, _, _ = adapted.seconds(one_hot([left], programs))
+            adapted = adapt(learnt, one_hot(rest, count), values[rest])
+            predicted, _, _ = adapted.seconds(one_hot([left], count))
             yield float(predicted[0]), float(values[left])
 
 
 def _weights(others: Sequence[System], system: System, choice: Choice) -> Floats:
-    """Return the weights of devices; those with many results share theirs among them."""
+    """Return the weights of systems; the systems of one device share its weight."""
     devices = [one.device for one in others]
     same_runtime, same_submitter = choice
-    factor = [
-        same_runtime
-        if (one.submitter, one.round) == (system.submitter, system.round)
-        else same_submitter
-        if one.submitter == system.submitter
-        else 1.0
-        for one in others
-    ]
-    return np.array([f / devices.count(one) for f, one in zip(factor, devices, strict=True)])
-
-
-DRAWS = 4
-SCRATCH = (0.03, 0.1, 0.3)
-SCRATCH_NOISES = np.geomspace(0.003, 0.3, 9)
+    weights = []
+    for one in others:
+        weight = same_submitter if one.submitter == system.submitter else 1.0
+        if (one.submitter, one.round) == (system.submitter, system.round):
+            weight = same_runtime
+        weights.append(weight / devices.count(one.device))
+    return np.array(weights)
 
 
 def networks(reference: Path) -> pl.DataFrame:
-    """Return predicted and measured latencies of the networks that were not measured."""
-    return together(
-        frame.with_columns(space=pl.lit(space))
-        for space, split in SPLITS.items()
-        for frame in _devices(latencies(reference, space), prior(space), split.known, split.new)
-    )
+    """Return latencies of networks on new devices, ten of them measured: HELP's tables and split.
+
+    The baseline is a fit with the same features without other devices.
+    """
+    frames = []
+    for space, split in SPLITS.items():
+        table, ours = latencies(reference, space), prior(space)
+        scratch = _from_scratch(table, ours, split.known)
+        for device in split.new:
+            seconds = table.seconds[device]
+            for draw in range(DRAWS):
+                samples = drawn(table, SAMPLES, draw)
+                (predicted, low, high), (baseline, _, _) = (
+                    adapt(one, table.features[samples], seconds[samples]).seconds(table.features)
+                    for one in (ours, scratch)
+                )
+                rest = np.setdiff1d(np.arange(len(seconds)), samples)
+                cells = {"space": space, "device": device, "draw": draw}
+                ends = {"lo": low[rest], "hi": high[rest], "baseline": baseline[rest]}
+                judged = np.isin(rest, unseen(table, device, samples))
+                times = {"predicted": predicted[rest], "measured": seconds[rest]}
+                frames.append(columns(**times, **ends, is_judged=judged, **cells))
+    return together(frames)
 
 
-def _devices(
-    table: Latencies, ours: Prior, known: Sequence[str], new: Sequence[str]
-) -> Iterator[pl.DataFrame]:
-    """Yield the rows of each new device and draw."""
-    blank = _scratch(table, ours, known)
-    for device in new:
-        seconds = table.seconds[device]
-        for draw in range(DRAWS):
-            samples = drawn(table, SAMPLES, draw)
-            predicted, low, high = _seconds(table, ours, device, samples)
-            rest = np.setdiff1d(np.arange(len(seconds)), samples)
-            yield columns(
-                predicted=predicted[rest],
-                measured=seconds[rest],
-                lo=low[rest],
-                hi=high[rest],
-                baseline=_seconds(table, blank, device, samples)[0][rest],
-                is_judged=np.isin(rest, unseen(table, device, samples)),
-                device=device,
-                draw=draw,
-            )
-
-
-def _seconds(
-    table: Latencies, given: Prior, device: str, samples: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the seconds of all networks and their intervals, given some measured ones."""
-    weights = adapt(given, table.features[samples], table.seconds[device][samples])
-    return weights.seconds(table.features)
-
-
-def _scratch(table: Latencies, ours: Prior, known: Sequence[str]) -> Prior:
-    """Return a prior without other devices: weights as small as err least on known devices."""
+def _from_scratch(table: Latencies, ours: Prior, known: Sequence[str]) -> Prior:
+    """Return a prior without other devices, with the spread of least error on known devices."""
     blank = dataclasses.replace(
         ours,
         mean=np.zeros_like(ours.mean),

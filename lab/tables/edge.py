@@ -1,7 +1,9 @@
-"""Latencies of networks on phones, processors, GPUs and chips, as one matrix per search space.
+"""Measured latencies and energies on edge devices: HELP, Qualcomm AI Hub and MLPerf Tiny.
 
-HELP's tables: cells of NAS-Bench-201, FBNet and Once-for-all networks, each on up to 27 devices;
-`edge.toml` has the split of devices into known and new ones.
+HELP's networks of three search spaces were timed on up to 27 devices each. AI Hub's models on chips
+and MLPerf Tiny's on devices become matrices of log seconds or joules, a row per chip and a column
+per program. A row of Tiny is a device under one submitter's runtime. `edge.toml` holds splits and
+names.
 """
 
 from __future__ import annotations
