@@ -22,7 +22,7 @@ from sweeper.query.fronts import distinct_front, hypervolume
 from sweeper.query.pareto import minimised, pareto_front
 from sweeper.samplers import Goal, load_sampler
 from sweeper.samplers._search_driver import as_sampler, scenario_numbers
-from sweeper.samplers.halving import cheap_answers
+from sweeper.samplers.halving import cheap_metrics
 from sweeper.space.points import Index, numbers
 from sweeper.space.sql import parsed
 from sweeper.sweep import Sweep
@@ -101,7 +101,7 @@ def flagship(outputs: str) -> Iterator[Check]:
     sweep.answer()
     whole = Whole(sweep)
     points = len(whole.index)
-    cheap = cheap_answers(sweep.space, whole.index)
+    cheap = cheap_metrics(sweep.space, whole.index)
     assert cheap is not None
     for dear, near in FIDELITIES.items():
         both = pl.DataFrame({"dear": whole.rows[dear], "cheap": pl.Series(cheap[near])})

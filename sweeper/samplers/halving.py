@@ -36,7 +36,7 @@ MOST = 200_000  # largest size of a space: the surrogate model predicts all poin
 _FITTED = 250  # designs on which the length scale and noise of the surrogate are fitted
 _AT_ONCE = 10_000  # designs predicted at a time
 _VARIANCE = 0.995  # share of the variance of the cheap metrics that the features keep
-_HOPE = 0.3  # probability of meeting the condition, at the good end of its band, that is needed
+_LIKELY = 0.3  # probability of meeting the condition, at the good end of its band, that is needed
 _UNLIKELY = 0.05  # smallest probability by which the gain of a design is weighted
 _ALIKE = 0.01  # designs predicted to differ by less are not simulated in the same round
 
@@ -66,7 +66,7 @@ class Halving(SearchOptions):
         if self.first < 4 or self.batch < 1 or self.band <= 0.0 or self.worth < 0.0:
             raise UserError(
                 "sampler.first is at least 4 designs, sampler.batch 1, sampler.band above zero, "
-                "sampler.worth not below"
+                "sampler.worth not negative"
             )
 
     def search(self, space: DesignSpace, goal: Goal) -> Search:
@@ -78,7 +78,7 @@ class Halving(SearchOptions):
         return _SurrogateSearch(self, space, goal)
 
 
-def cheap_answers(space: DesignSpace, index: Index) -> pa.RecordBatch | None:
+def cheap_metrics(space: DesignSpace, index: Index) -> pa.RecordBatch | None:
     """Return the metrics of points at the cheap fidelity; None if the simulator has none."""
     simulator, batch = load_simulator(space.simulator), space.batch(index)
     if not isinstance(simulator, Approximates):
@@ -99,9 +99,9 @@ class _SurrogateSearch:
             )
         self._options, self._space = options, space
         self._all = allowed(space, Span(0, len(space)).index())
-        cheap = cheap_answers(space, self._all)
-        answers = np.zeros((len(self._all), 0)) if cheap is None else _columns(cheap)
-        self._features = np.column_stack([_axes(space, self._all), answers])
+        cheap = cheap_metrics(space, self._all)
+        metrics = np.zeros((len(self._all), 0)) if cheap is None else _columns(cheap)
+        self._features = np.column_stack([_axes(space, self._all), metrics])
         self._observed: Observations | None = None
         self._groups = scenario_numbers(space, goal.given, self._all)
 
@@ -115,36 +115,36 @@ class _SurrogateSearch:
         if known.sum() < 4:
             return np.empty(0, np.int64)
         met = (observed.tier == MEETS).astype(np.float64)
-        hope, doubt = predicted(self._features[rows], met, self._features)
+        probability, error = predicted(self._features[rows], met, self._features)
         logs = (observed.losses[known] > 0.0).all(axis=0)
         losses = np.where(logs, np.log(np.where(logs, observed.losses, 1.0)), observed.losses)
-        middle, spread = self._predict(rows[known], losses[known])
-        left = hope + self._options.band * doubt > _HOPE
+        mean, std = self._predict(rows[known], losses[known])
+        left = probability + self._options.band * error > _LIKELY
         left[rows] = False
         gain = np.where(left, 1.0, 0.0)  # where no design meets the condition yet
         for group in np.unique(self._groups[rows[met > 0.0]]):
             mine = np.flatnonzero(left & (self._groups == group))
             front = losses[(met > 0.0) & (self._groups[rows] == group)]
             front = front[distinct_front(front)[0]]
-            best = middle[mine] - self._options.band * spread[mine]
+            best = mean[mine] - self._options.band * std[mine]
             scale = np.where(logs, 1.0, np.maximum(np.ptp(front, axis=0), 1e-12))
-            ahead = (front[np.newaxis] - best[:, np.newaxis]) / scale
-            gain[mine] = ahead.max(axis=2).min(axis=1)
-        worth = np.flatnonzero(gain > self._options.worth)
-        score = gain[worth] * np.clip(hope[worth], _UNLIKELY, 1.0)
-        return self._all[self._apart(worth[np.argsort(-score, kind="stable")], middle)]
+            improvement = (front[np.newaxis] - best[:, np.newaxis]) / scale
+            gain[mine] = improvement.max(axis=2).min(axis=1)
+        candidates = np.flatnonzero(gain > self._options.worth)
+        score = gain[candidates] * np.clip(probability[candidates], _UNLIKELY, 1.0)
+        return self._all[self._distinct(candidates[np.argsort(-score, kind="stable")], mean)]
 
     def _predict(self, rows: Index, values: Matrix) -> tuple[Matrix, Matrix]:
         """Return the predicted losses of every design, and their standard deviations."""
         found = [predicted(self._features[rows], column, self._features) for column in values.T]
         return np.stack([m for m, _ in found], axis=1), np.stack([s for _, s in found], axis=1)
 
-    def _apart(self, order: Index, middle: Matrix) -> Index:
+    def _distinct(self, order: Index, mean: Matrix) -> Index:
         """Return the first designs of an order, without designs predicted to be nearly equal."""
         picked: list[int] = []
         for row in order.tolist():
             here = [p for p in picked if self._groups[p] == self._groups[row]]
-            if not here or np.abs(middle[here] - middle[row]).max(axis=1).min() >= _ALIKE:
+            if not here or np.abs(mean[here] - mean[row]).max(axis=1).min() >= _ALIKE:
                 picked.append(row)
             if len(picked) == self._options.batch:
                 break
@@ -165,9 +165,9 @@ def _axes(space: DesignSpace, index: Index) -> Matrix:
     return standardised(axes.cast(pl.Float64).to_numpy())
 
 
-def _columns(answers: pa.RecordBatch) -> Matrix:
+def _columns(metrics: pa.RecordBatch) -> Matrix:
     """Return the principal components of the cheap metrics, scaled to deviation 1."""
-    kept = pl.DataFrame(pl.from_arrow(answers)).select(cs.numeric() | cs.boolean())
+    kept = pl.DataFrame(pl.from_arrow(metrics)).select(cs.numeric() | cs.boolean())
     columns = standardised(kept.cast(pl.Float64).fill_null(float("nan")).to_numpy())
     if min(columns.shape) < 2:
         return columns
@@ -204,23 +204,25 @@ def predicted(known: Matrix, values: Matrix, features: Matrix) -> tuple[Matrix, 
     gp = load_extra("sklearn.gaussian_process", "sampler=halving")
     linear_model = load_extra("sklearn.linear_model", "sampler=halving")
     trend = linear_model.Ridge(1e-2).fit(known, values)
-    rest = values - trend.predict(known)
+    residuals = values - trend.predict(known)
     scale = float(np.sqrt(known.shape[1]))
     kernel = gp.kernels.ConstantKernel(1.0) * gp.kernels.RBF(
         scale, (0.1 * scale, 10.0 * scale)
     ) + gp.kernels.WhiteKernel(1e-3, (1e-6, 0.1))
-    few = np.linspace(0, len(rest) - 1, min(_FITTED, len(rest))).astype(np.int64)
+    subset = np.linspace(0, len(residuals) - 1, min(_FITTED, len(residuals))).astype(np.int64)
     with warnings.catch_warnings():  # of parameters at the end of their range
         warnings.simplefilter("ignore")
-        fitted = gp.GaussianProcessRegressor(kernel, normalize_y=True).fit(known[few], rest[few])
+        fitted = gp.GaussianProcessRegressor(kernel, normalize_y=True).fit(
+            known[subset], residuals[subset]
+        )
     model = gp.GaussianProcessRegressor(fitted.kernel_, optimizer=None, normalize_y=True)
-    model.fit(known, rest)
+    model.fit(known, residuals)
     found = [
         model.predict(some, return_std=True)
         for some in np.array_split(features, -(-len(features) // _AT_ONCE))
     ]
-    middle, deviation = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return trend.predict(features) + middle, deviation
+    mean, deviation = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return trend.predict(features) + mean, deviation
 
 
 SAMPLER = Halving

@@ -15,7 +15,7 @@ from sweeper.query.fronts import hypervolume
 from sweeper.query.pareto import minimised, pareto_front
 from sweeper.samplers import MEETS, Goal, Observations, Search, load_sampler
 from sweeper.samplers._search_driver import SearchDriver, designs_in_file, ranked, scenario_numbers
-from sweeper.samplers.halving import cheap_answers, predicted
+from sweeper.samplers.halving import cheap_metrics, predicted
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.points import Index
 from sweeper.sweep import Sweep
@@ -277,7 +277,7 @@ def test_scenario_numbers_are_stable_across_batches() -> None:
 @pytest.mark.slow
 def test_low_fidelity_of_serving_is_analytic() -> None:
     asked = space("serving", {"model": "llama3_1_8b", "gpu": "l4", "qps": [0.5, 1]})
-    answers = cheap_answers(asked, np.arange(2))
+    answers = cheap_metrics(asked, np.arange(2))
     assert answers is not None
     assert answers["ttft_p99_s"].null_count == 2
-    assert cheap_answers(plane(), np.arange(2)) is None
+    assert cheap_metrics(plane(), np.arange(2)) is None
