@@ -152,7 +152,7 @@ def deployment_of(
     """
     pools = pools_of(point)
     if len(pools) > 1:
-        return _together([deployment_of(pool, runtime) for pool in pools])
+        return _combined([deployment_of(pool, runtime) for pool in pools])
     model, sheet = load_model(point.model), load_gpu(point.gpu)
     counted = counted_tokens(point.moe.routing_histogram) if point.moe.routing_histogram else ()
     routing = Routing(
@@ -226,7 +226,7 @@ def _pool(point: ServingPoint, name: str, gpus: int, tp: int, gpu: str) -> Servi
     )
 
 
-def _together(pools: Sequence[Deployment]) -> Deployment:
+def _combined(pools: Sequence[Deployment]) -> Deployment:
     """Combine pools into one deployment: all GPUs, mean cost and peak FLOP/s per GPU."""
     gpus = sum(pool.gpus for pool in pools)
     usd = [pool.usd_per_gpu_hour for pool in pools]

@@ -40,7 +40,7 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99)
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
 
 
-class Spread(NamedTuple):
+class Statistics(NamedTuple):
     """Mean, percentiles and maximum of one quantity."""
 
     mean: float
@@ -51,19 +51,19 @@ class Spread(NamedTuple):
     longest: float
 
 
-NO_VALUES = Spread(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+NO_VALUES = Statistics(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
-def spread(values: Floats) -> Spread:
+def statistics_of(values: Floats) -> Statistics:
     """Return the statistics of values over requests; zeros without values.
 
-    >>> spread(np.array([1.0, 2.0, 3.0]))
+    >>> statistics_of(np.array([1.0, 2.0, 3.0]))
     Spread(mean=2.0, p50=2.0, p90=2.8, p95=2.9, p99=2.98, longest=3.0)
     """
-    return spreads(values[np.newaxis])[0] if values.size else NO_VALUES
+    return row_statistics(values[np.newaxis])[0] if values.size else NO_VALUES
 
 
-def spreads(rows: Floats) -> list[Spread]:
+def row_statistics(rows: Floats) -> list[Statistics]:
     """Return the statistics of each row of a matrix of shape (quantities, requests)."""
     count = rows.shape[1]
     if count == 0:
@@ -73,10 +73,10 @@ def spreads(rows: Floats) -> list[Spread]:
     left = ordered[:, low]
     at_shares = left + along * (ordered[:, high] - left)
     columns = np.column_stack((ordered.sum(axis=1) / count, at_shares, ordered[:, -1]))
-    return [Spread(*row) for row in columns.tolist()]
+    return [Statistics(*row) for row in columns.tolist()]
 
 
-def gap_spread(state: ReplicaState) -> Spread:
+def gap_statistics(state: ReplicaState) -> Statistics:
     """Return the statistics of all gaps between tokens.
 
     The maximum is exact, so a percentile may exceed it by the width of a bin.
@@ -95,7 +95,7 @@ def gap_spread(state: ReplicaState) -> Spread:
     shares = edges[places] + inside * (edges[places + 1] - edges[places])
     mean = float(state.gauge[:, at.GAPS_S].sum()) / total
     p50, p90, p95, p99 = shares.tolist()
-    return Spread(mean, p50, p90, p95, p99, float(state.times[:, at.LONGEST_GAP].max()))
+    return Statistics(mean, p50, p90, p95, p99, float(state.times[:, at.LONGEST_GAP].max()))
 
 
 @functools.lru_cache(maxsize=64)
@@ -237,13 +237,13 @@ def sums_within(
     return Sums(*increase.tolist())
 
 
-def together(each: Sequence[Sums]) -> Sums:
+def total_work(work_by_pool: Sequence[Sums]) -> Sums:
     """Return the work of several pools.
 
-    >>> together([Sums(1.0, 2.0, 3.0, 4.0, 5.0)] * 2).joules
+    >>> total_work([Sums(1.0, 2.0, 3.0, 4.0, 5.0)] * 2).joules
     6.0
     """
-    return Sums(*map(sum, zip(*each, strict=True)))
+    return Sums(*map(sum, zip(*work_by_pool, strict=True)))
 
 
 def _sums_at(
@@ -367,27 +367,27 @@ class ServingRun:
         times, output_tokens, point = self.state.times, self.asked.output_tokens, self.point
         arrival, end = times[:, at.ARRIVAL], times[:, at.COMPLETED]
         whole = MeasurementWindow(float(arrival.min()), float(end.max()))
-        everyone = RequestLatencies(times, output_tokens)
-        measured, window = everyone, whole
+        completed = RequestLatencies(times, output_tokens)
+        measured, window = completed, whole
         if point.measurement.warmup:
-            measured = everyone.take(slice(point.measurement.warmup, None))
+            measured = completed.take(slice(point.measurement.warmup, None))
             window = _between(measured.times[:, at.ARRIVAL])
         elif point.measurement.window == STEADY:
-            window = steady_window(everyone.times, self.asked.clients) or whole
+            window = steady_window(completed.times, self.asked.clients) or whole
         request = self.state.request
         computed = request[:, at.PROMPT] + request[:, at.OUTPUT] - request[:, at.NUM_CACHED]
         grows_s = None if self.asked.clients else backlog_growth(arrival, times[:, at.SCHEDULED])
-        each = [sums_within(self.state, window, whole, n) for n in range(len(self.tables))]
-        did, pool = together(each), self.state.pool
+        work_by_pool = [sums_within(self.state, window, whole, n) for n in range(len(self.tables))]
+        work, pool = total_work(work_by_pool), self.state.pool
         share = self.running_share(window)
         ranks = int(self.state.limits[at.RANKS])
         columns: dict[str, Any] = {
             **_latencies(measured),
-            **_columns("itl", gap_spread(self.state)),
+            **_columns("itl", gap_statistics(self.state)),
             **_sessions(self.asked.session, times),
-            **_rates(self, everyone, computed, window, share),
-            **_use(self, everyone, window, each, share),
-            **memory(pool, ranks, did.block_seconds, window.span_s),
+            **_rates(self, completed, computed, window, share),
+            **_use(self, completed, window, work_by_pool, share),
+            **memory(pool, ranks, work.block_seconds, window.span_s),
             "requests_in_system_mean": window.mean_inside(arrival, end),
             "measured_requests": measured.output_tokens.size,
             "rejected_requests": self.rejected,
@@ -424,10 +424,10 @@ def _latencies(served: RequestLatencies) -> dict[str, float | None]:
     times, output_tokens = served
     arrival, scheduled = times[:, at.ARRIVAL], times[:, at.SCHEDULED]
     first, end = times[:, at.FIRST_TOKEN], times[:, at.COMPLETED]
-    ttft, e2e, queue, prefill = spreads(
+    ttft, e2e, queue, prefill = row_statistics(
         np.stack((first - arrival, end - arrival, scheduled - arrival, first - scheduled))
     )
-    tpot = spread(_tpot_s(served)[output_tokens > 1])
+    tpot = statistics_of(_tpot_s(served)[output_tokens > 1])
     return {
         **_columns("ttft", ttft),
         **_columns("tpot", tpot),
@@ -448,11 +448,11 @@ def _sessions(session: Ints | None, times: Floats) -> dict[str, float | None]:
         return dict.fromkeys(names)
     first = np.flatnonzero(np.diff(session, prepend=session[0] - 1))
     last_s = np.maximum.reduceat(times[:, at.COMPLETED], first)
-    took = spread(last_s - times[first, at.ARRIVAL])
+    took = statistics_of(last_s - times[first, at.ARRIVAL])
     return dict(zip(names, (took.mean, took.p99), strict=True))
 
 
-def _columns(name: str, of: Spread) -> dict[str, float]:
+def _columns(name: str, of: Statistics) -> dict[str, float]:
     """Return the columns of one latency."""
     return {f"{name}_{which}_s": value for which, value in zip(STATISTICS, of, strict=True)}
 
@@ -467,7 +467,7 @@ def _tpot_s(served: RequestLatencies) -> Floats:
 
 def _rates(
     run: ServingRun,
-    everyone: RequestLatencies,
+    completed: RequestLatencies,
     computed: Ints,
     window: MeasurementWindow,
     share: float,
@@ -479,8 +479,8 @@ def _rates(
     """
     point, built, usd = run.point, run.deployment, run.deployment.usd_per_gpu_hour
     gpus = built.gpus * share
-    within = window.holds(everyone.times[:, at.COMPLETED])
-    paid, span_s = everyone.take(within), window.span_s
+    within = window.holds(completed.times[:, at.COMPLETED])
+    paid, span_s = completed.take(within), window.span_s
     ttft_s = paid.times[:, at.FIRST_TOKEN] - paid.times[:, at.ARRIVAL]
     within_slo = (ttft_s <= point.slo_ttft_s) & (_tpot_s(paid) <= point.slo_tpot_s)
     per_s, tokens = 1.0 / span_s, int(paid.output_tokens.sum())
@@ -503,9 +503,9 @@ def _rates(
 
 def _use(
     run: ServingRun,
-    everyone: RequestLatencies,
+    completed: RequestLatencies,
     window: MeasurementWindow,
-    each: Sequence[Sums],
+    work_by_pool: Sequence[Sums],
     share: float,
 ) -> dict[str, Any]:
     """Return the work of the replicas: energy, cache hits, batches, utilization, preemptions."""
@@ -513,18 +513,18 @@ def _use(
     times, pool = state.times, state.pool
     cached = int(state.request[:, at.NUM_CACHED].sum())
     counted: list[int] = pool.sum(axis=0).tolist()
-    did = together(each)
+    work = total_work(work_by_pool)
     stages = [
         one.gpus // one.hardware.replica.layout.width * share for one in built.pools or (built,)
     ]
-    busy = [own.busy_s / (window.span_s * n) for own, n in zip(each, stages, strict=True)]
-    tokens = int(everyone.take(window.holds(everyone.times[:, at.COMPLETED])).output_tokens.sum())
+    busy = [own.busy_s / (window.span_s * n) for own, n in zip(work_by_pool, stages, strict=True)]
+    tokens = int(completed.take(window.holds(completed.times[:, at.COMPLETED])).output_tokens.sum())
     idle_j = [
         table.waiting_w * (n * window.span_s - own.busy_s)
-        for table, n, own in zip(tables, stages, each, strict=True)
+        for table, n, own in zip(tables, stages, work_by_pool, strict=True)
         if table.waiting_w is not None
     ]
-    joules = (did.joules + sum(idle_j)) / tokens if len(idle_j) == len(tables) and tokens else None
+    joules = (work.joules + sum(idle_j)) / tokens if len(idle_j) == len(tables) and tokens else None
     return {
         "energy_j_per_token": joules,
         "prefix_hit_ratio": float(cached / run.asked.prompt_tokens.sum()),
@@ -532,9 +532,9 @@ def _use(
         "cached_tokens": cached,
         "kv_fetched_tokens": counted[at.HOST_FETCHED_BLOCKS] * run.point.cache.block_size,
         "kv_block_fill": _filled(run, float(state.gauge[:, at.BLOCK_SECONDS].sum())),
-        "mean_batch": did.batched / did.iterations,
+        "mean_batch": work.batched / work.iterations,
         "mean_acceptance_length": _tokens_per_step(state),
-        "utilization": did.busy_s / (window.span_s * sum(stages)),
+        "utilization": work.busy_s / (window.span_s * sum(stages)),
         **balance(busy),
         "preemptions_recompute": counted[at.RECOMPUTE_PREEMPTIONS],
         "preemptions_swap": counted[at.SWAP_PREEMPTIONS],
