@@ -1,26 +1,8 @@
-"""Constants fitted without a group of deployments, and fits of API servers and older releases.
+"""Constants fitted without a group of deployments, and fits of older releases and API servers.
 
-A group is a model on a GPU, or a model on all its GPUs. Fits write constants without each group
-below `lab/calibration/left_out/`, where claims find them; simulators know none of them, and are
-handed a runtime and a server instead.
-
-Older releases: runtimes are fitted to deployments of 2026. Results printed in documentation are up
-to a year older, when engines ran experts by kernels tuned for few models. Factors multiply the pace
-of experts with many rows. vLLM's and SGLang's experts were of one origin (`fused_moe` in Triton),
-which was timed under SGLang, and share a factor; another is of four-bit weights on GPUs that
-OpenAI's kernels run on; one of 8-bit weights widened to 16, whose Marlin kernels were not timed.
-Marlin's four-bit kernels are unchanged. Each architecture has its own factor, shrunk towards that
-of all by one model. TensorRT-LLM has none: its five results are four times as slow as predicted,
-and no factor fits both of their models. Factors are fitted where kernels like those that ran were
-measured. They minimise the mean absolute log error of tokens per second and time per token; models
-weigh as the square root of their rows.
-
-Front ends: a server tokenises one prompt after another, at a pace per token that is chosen from a
-few simulated ones. The rest of a measured TTFT is a time per request and some iterations of the
-engine. The three numbers of a framework minimise the mean absolute log error; groups weigh as the
-square root of their rows. Engines run with constants fitted without the group they predict; each
-group and each model is left out here as well. Where a process calls its own engine at rates that it
-sustains, what is left is a time per request, equal for small and large models.
+A group is a model on a GPU, or a model on all its GPUs. Fits write constants without each group to
+`lab/calibration/left_out/`. Claims pass these constants to the simulators, which do not read them.
+docs/explanation/deployments.md describes the fits of older releases and API servers.
 """
 
 from __future__ import annotations

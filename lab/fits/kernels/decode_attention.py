@@ -1,19 +1,9 @@
-"""Fit decode attention: a form and grids; errors and intervals are of whole octaves left out.
+"""Fit decode attention: a form and grids; octaves left out in turn give error and interval.
 
-Steps were timed at powers of two of requests and of tokens, and many differ in heads alone, so rows
-held out at random have twins in a fit, while users ask for steps between the powers. So every third
-octave of pairs (of request and key head) is left out in turn, then every third one of tokens.
-
-Latent attention on GPUs whose warps multiply has a second form (`latent_decode.py`), kept where its
-error is much less.
-
-Grids hold what a form misses of the times, smoothed over octaves. The form's numbers are refitted
-to the rows of each packing (query heads per key head), held near those of all rows. The residual is
-a Gaussian process (Rasmussen and Williams, 2006): steps are alike when near in octaves of pairs and
-of tokens, and, less, when they read equal bytes. What head sizes and windows of one packing share
-is found first, then the departure of each. Scales are choices, made for all GPUs and libraries
-together by leaving octaves out. Times fall along neither side of a grid: alternating isotonic
-regressions (Dykstra and Robertson, 1982) find the nearest such grid.
+Grids hold the residuals of the form, smoothed over octaves by a Gaussian process (Rasmussen and
+Williams, 2006) and made non-decreasing by alternating isotonic regressions (Dykstra and Robertson,
+1982). Latent attention has a second form on GPUs whose warps multiply (`latent_decode.py`), used
+where its error is much less. docs/explanation/kernels.md describes the fit.
 """
 
 from __future__ import annotations

@@ -1,18 +1,9 @@
 """Fit attention, mixture-of-experts and auxiliary kernels to times measured on the GPU.
 
-The form's numbers are fitted to half of all shapes, then monotone trees to what the form misses. Of
-the other half, one half gives the 90 % interval and the rest judges it; errors are of both. Decode
-has grids in place of trees (`decode_attention.py`). `fused_kernels.toml` says what is fitted.
-
-Triton's latent attention: decode is fitted to an A100's calls. None is shorter than 295 us, the
-time of the host that launched them, so only calls twice as long as the shortest show the kernel's
-own time; those slower than a larger step are hiccups of the host. Prompts were timed where SGLang
-runs Triton alone. Ordinary heads of 512 numbers have tiles of the same height and were timed on
-Hopper; their numbers serve all GPUs that run the latent kernel.
-
-vLLM's unified Triton attention, which GPUs without attention sinks in FlashAttention run, was timed
-on GPUs that run other models with it, under 8-bit keys, which it widens. Rows have the group size
-of models with sinks.
+The numbers of a form are fitted to half of all shapes, and monotone trees to its residuals. One
+half of the other shapes gives the 90 % interval, the rest is the test set; errors are of both.
+Decode has grids in place of trees (`decode_attention.py`). `fused_kernels.toml` says which kernels
+are fitted, docs/explanation/kernels.md how Triton's latent and unified attention are.
 
 Auxiliary kernels are state updates, convolutions, quantisation and embeddings. GPUs whose kernels
 were timed only inside an engine have pointwise chains of layers, without trees.
