@@ -118,7 +118,8 @@ class _SurrogateSearch:
         probability, error = predicted(self._features[rows], met, self._features)
         logs = (observed.losses[known] > 0.0).all(axis=0)
         losses = np.where(logs, np.log(np.where(logs, observed.losses, 1.0)), observed.losses)
-        mean, std = self._predict(rows[known], losses[known])
+        found = [predicted(self._features[rows[known]], y, self._features) for y in losses[known].T]
+        mean, std = (np.stack(columns, axis=1) for columns in zip(*found, strict=True))
         left = probability + self._options.band * error > _LIKELY
         left[rows] = False
         gain = np.where(left, 1.0, 0.0)  # where no design meets the condition yet
@@ -133,11 +134,6 @@ class _SurrogateSearch:
         candidates = np.flatnonzero(gain > self._options.worth)
         score = gain[candidates] * np.clip(probability[candidates], _UNLIKELY, 1.0)
         return self._all[self._distinct(candidates[np.argsort(-score, kind="stable")], mean)]
-
-    def _predict(self, rows: Index, values: Matrix) -> tuple[Matrix, Matrix]:
-        """Return the predicted losses of every design, and their standard deviations."""
-        found = [predicted(self._features[rows], column, self._features) for column in values.T]
-        return np.stack([m for m, _ in found], axis=1), np.stack([s for _, s in found], axis=1)
 
     def _distinct(self, order: Index, mean: Matrix) -> Index:
         """Return the first designs of an order, without designs predicted to be nearly equal."""

@@ -10,7 +10,6 @@ import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -70,18 +69,14 @@ def cut(batch: Batch, first: int, last: int) -> Batch:
     return batch[first:last]
 
 
-def split(batch: Batch, pieces: int, together: int = 1) -> list[Batch]:
+def split(batch: Batch, pieces: int) -> list[Batch]:
     """Return up to `pieces` parts of a batch, of nearly equal size and none empty.
 
-    The parts of a range end at multiples of `together`.
-
-    >>> [(b.lo, b.hi) for b in split(Span(3, 20), 3, together=5)]
-    [(3, 10), (10, 20)]
+    >>> [(b.lo, b.hi) for b in split(Span(3, 20), 3)]
+    [(3, 9), (9, 15), (15, 20)]
     """
-    size = -(-width(batch) // (pieces * together)) * together
-    offset = batch.lo % together if isinstance(batch, Span) else 0
-    starts = [0, *range(size - offset, width(batch), size)]
-    parts = [cut(batch, *both) for both in pairwise([*starts, width(batch)])]
+    size = -(-width(batch) // pieces)
+    parts = [cut(batch, start, start + size) for start in range(0, width(batch), size or 1)]
     return [part for part in parts if len(part)]
 
 

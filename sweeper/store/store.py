@@ -252,16 +252,10 @@ class Store:
 
     def definition_of(self, name: str) -> Definition:
         """Return the definition of a part. Raises `DamagedPart` for a damaged part."""
-        known, digits = self._definitions, definition_in(name)
-        if digits not in known:
-            check(self.results, name)
-            known[digits] = _stored_definition(self.results, name)
-        return known[digits]
-
-    @functools.cached_property
-    def _definitions(self) -> dict[str, Definition]:
-        """Known definitions, by their identifiers."""
-        return {self.definition.id: self.definition}
+        if definition_in(name) == self.definition.id:
+            return self.definition
+        check(self.results, name)
+        return _stored_definition(self.results, name)
 
     def index_in(self, space: DesignSpace, name: str, rows: pl.DataFrame) -> Index:
         """Return the point number in `space` of each row of a part; -1 for a row of no point."""

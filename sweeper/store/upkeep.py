@@ -61,7 +61,11 @@ def compact(store: Store) -> Kept:
     store = replace(store, metadata=kept)
     own = store.ranges()
     for run in _runs(own):
-        _join(store, [name for name, _ in run], merged(span for _, span in run)[0])
+        merge = [name for name, _ in run]
+        rows = read_frames(store.results, merge)
+        store.write(rows.to_arrow(), merged(span for _, span in run)[0])
+        for name in merge:
+            remove(store.results, name)
     _gather(store, [n for n in whole if n not in own])
     left = [n for n in store.parts() if definition_in(n) == store.definition.id]
     return Kept(len(names), len(left), damaged)
@@ -133,13 +137,6 @@ def _runs(own: dict[str, Span]) -> Iterator[list[tuple[str, Span]]]:
         run.append((name, span))
     if len(run) > 1:
         yield run
-
-
-def _join(store: Store, names: Sequence[str], where: Span) -> None:
-    rows = read_frames(store.results, names)
-    store.write(rows.to_arrow(), where)
-    for name in names:
-        remove(store.results, name)
 
 
 def _gather(store: Store, names: Sequence[str]) -> None:
