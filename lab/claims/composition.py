@@ -1,10 +1,20 @@
-"""Forward passes and layers of language models beside measured ones, and their intervals."""
+"""Claims about composition: passes and layers of language models, fp32 models, served energy.
+
+fp32 models have framework constants fitted to all other graphs. Kernels of GPUs that play new ones
+are known by ten rows per operator, in four draws, or by the data sheet alone, as NeuSight knew
+them.
+
+No kernel of ML.ENERGY's GPUs was metered: watts are by the formula of a GPU of their architecture.
+Joules per token are watts over a rate, so they combine both errors. The figure "activity" takes the
+measured rate: switching energy, which does not depend on time, and the power of clocks and leakage
+for the measured time.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -13,26 +23,11 @@ import numpy as np
 import polars as pl
 
 from lab.claims.predictions import columns, predict, together
+from lab.fits import forward_passes as fits
 from lab.fits.deployments import run_cache_without
-from lab.fits.forward_passes import (
-    NEW,
-    FittedGraph,
-    configurations,
-    few_shot_profile,
-    fit_without,
-    priced_cases,
-    shares,
-)
-from lab.tables.fp32 import (
-    FITTED,
-    GraphCase,
-    depthwise_paces,
-    price_graph,
-    read_cases,
-    read_profiles,
-    read_rows,
-)
-from lab.tables.passes import LAYER_GPUS, TABLES, LayerRows, layer_rows
+from lab.tables import fp32
+from lab.tables.fp32 import GraphCase
+from lab.tables.passes import TABLES, layer_rows
 from lab.tables.published import ServedModel, served
 from simulators.catalog.cluster import AUTO, cluster_for
 from simulators.catalog.gpu import load_gpu
@@ -40,7 +35,6 @@ from simulators.catalog.model import load_model
 from simulators.collectives.price import collective_time
 from simulators.composition.adjustments import slowdown
 from simulators.composition.replica import load_runtime
-from simulators.core.jit import Floats
 from simulators.evidence.lookup import BEST
 from simulators.graphs.price import Framework
 from simulators.kernels.energy import active_idle_w
@@ -49,56 +43,54 @@ from simulators.serving.simulator import simulate
 from simulators.workload.precision import BYTES
 
 RANGES = {"decode": (1, 128), "small prompts": (129, 512), "prompts": (513, 1 << 20)}
-"""Fewest and most tokens of a layer."""
+"""Least and most tokens of a layer."""
+
+DRAWS = 4
+PEER = "neusight"
+ALLOCATING = (("gpt2-large", 4), ("gpt3-xl-3072", 1))
+"""Training rows of AMD GPUs that the data set itself names as slowed by their allocator."""
+
+Levels = Callable[[str], list[tuple[str, str | Profile]]]
+"""Function from a GPU to the names and profiles of the evidence about its kernels."""
 
 
 def passes(reference: Path) -> pl.DataFrame:
     """Return predicted and measured seconds of whole passes, by table."""
-    return together(
-        columns(
-            predicted=np.array([case.predicted_s(runtime) for case in cases]),
-            measured=np.array([case.measured_s for case in cases]),
-            held_out=np.array([case.is_test for case in cases]),
-            label=[case.group for case in cases],
-            table=table.name,
+    frames = []
+    for table in TABLES:
+        runtime, cases = load_runtime(table.runtime), table.cases(reference)
+        frames.append(
+            columns(
+                predicted=np.array([case.predicted_s(runtime) for case in cases]),
+                measured=np.array([case.measured_s for case in cases]),
+                held_out=np.array([case.is_test for case in cases]),
+                label=[case.group for case in cases],
+                table=table.name,
+            )
         )
-        for table in TABLES
-        for runtime in [load_runtime(table.runtime)]
-        for cases in [list(table.cases(reference))]
-    )
+    return together(frames)
 
 
 def layers(reference: Path) -> pl.DataFrame:
-    """Return sums of one layer's operators beside measured layers, by range of tokens."""
-    return together(
-        _layer_rows(one, one.predicted_s(slowdown(one.replica.gpu)), range=name).filter(
-            pl.col("tokens").is_between(low, high)
-        )
-        for name, (low, high) in RANGES.items()
-        for gpu in LAYER_GPUS.values()
-        for one in layer_rows(reference)
-        if one.replica.gpu.name == gpu
-    )
-
-
-def _layer_rows(one: LayerRows, predicted_s: Floats, **labels: object) -> pl.DataFrame:
-    return columns(
-        predicted=predicted_s,
-        measured=one.measured_s,
-        tokens=one.tokens,
-        gpu=one.replica.gpu.name,
-        held_out=one.is_test,
-        label=f"{one.model} tp{one.replica.layout.tp}",
-        **labels,
-    )
+    """Return the sum of one layer's operators and measured layers, by range of tokens."""
+    frames = []
+    for one in layer_rows(reference):
+        gpu = one.replica.gpu
+        cells = {"gpu": gpu.name, "label": f"{one.model} tp{one.replica.layout.tp}"}
+        times = {"predicted": one.predicted_s(slowdown(gpu)), "measured": one.measured_s}
+        frame = columns(**times, tokens=one.tokens, held_out=one.is_test, **cells)
+        for name, (low, high) in RANGES.items():
+            part = frame.filter(pl.col("tokens").is_between(low, high))
+            frames.append(part.with_columns(range=pl.lit(name)))
+    return together(frames)
 
 
 def intervals(reference: Path) -> pl.DataFrame:
-    """Return configurations with intervals whose unexplained share is of all other GPUs."""
-    known = configurations(reference)
+    """Return configurations with intervals whose unexplained share is that of all other GPUs."""
+    known = fits.configurations(reference)
     rows = []
     for gpu in dict.fromkeys(one.gpu for one in known):
-        share = shares([one for one in known if one.gpu != gpu])
+        share = fits.shares([one for one in known if one.gpu != gpu])
         for one in known:
             if one.gpu == gpu and one.case.is_test and not isnan(share[one.is_known]):
                 lo, hi = one.interval_s(share[one.is_known])
@@ -107,44 +99,35 @@ def intervals(reference: Path) -> pl.DataFrame:
     return pl.DataFrame(rows)
 
 
-DRAWS = 4
-PEER = "neusight"
-ALLOCATING = (("gpt2-large", 4), ("gpt3-xl-3072", 1))
-"""Training rows of AMD GPUs that the data set itself names as slowed by their allocator."""
+def _constants(reference: Path) -> tuple[Callable[[str], Framework], Levels]:
+    """Return functions to the framework constants without a graph, and to the levels of a GPU."""
+    measured = fp32.read_rows(reference)[0]
 
-Level = tuple[str, str | Profile]
-"""What is known of a GPU's kernels: its name, and the level or profile."""
-
-
-class _Constants:
-    """Framework constants without a graph, and what is known of each GPU's kernels."""
-
-    def __init__(self, reference: Path) -> None:
-        rows = priced_cases(reference)
-        self.framework = functools.cache(functools.partial(fit_without, rows))
-        self._rows = read_rows(reference)[0]
-        self.levels = functools.cache(self._levels)
-
-    def _levels(self, gpu: str) -> list[Level]:
-        if gpu not in NEW:
+    def levels(gpu: str) -> list[tuple[str, str | Profile]]:
+        if gpu not in fits.NEW:
             return [("measured", BEST)]
-        draws = range(DRAWS)
-        return [("few rows", few_shot_profile(load_gpu(gpu), self._rows, seed)) for seed in draws]
+        return [
+            ("few rows", fits.few_shot_profile(load_gpu(gpu), measured, draw))
+            for draw in range(DRAWS)
+        ]
+
+    framework = functools.partial(fits.fit_without, fits.priced_cases(reference))
+    return functools.cache(framework), functools.cache(levels)
 
 
 def one_gpu(reference: Path) -> pl.DataFrame:
-    """Return a row for each model on one GPU and each level of information or draw."""
-    constants = _Constants(reference)
+    """Return fp32 models on one GPU, a row for each level of information and draw."""
+    framework_without, levels_of = _constants(reference)
     rows: list[dict[str, Any]] = []
-    for case in read_cases(reference):
+    for case in fp32.read_cases(reference):
         if case.parallelism != "none" or not case.has_graph:
             continue
-        framework = constants.framework(case.graph_name)
-        levels = list(constants.levels(case.gpu.name))
-        if case.gpu.name in NEW:
+        framework = framework_without(case.graph_name)
+        levels = list(levels_of(case.gpu.name))
+        if case.gpu.name in fits.NEW:
             levels.append(("data sheet", "zero_shot"))
         for number, (name, level) in enumerate(levels):
-            fitted = FittedGraph(case, case.price(reference, level))
+            fitted = fits.FittedGraph(case, case.price(reference, level))
             spans = fitted.spans(framework).values()
             rows.append(
                 {
@@ -175,48 +158,46 @@ def _labels(case: GraphCase) -> dict[str, Any]:
 
 
 def four_gpus(reference: Path) -> pl.DataFrame:
-    """Return training steps on four GPUs, cut by tensor, data or pipeline parallelism."""
-    constants = _Constants(reference)
-    return pl.DataFrame(
-        [
-            {
-                **_labels(case),
-                "predicted": float(np.mean(list(_parallel_s(reference, constants, case)))),
-            }
-            for case in read_cases(reference)
-            if case.parallelism != "none"
-        ]
-    )
+    """Return training steps on four GPUs under tensor, data or pipeline parallelism."""
+    framework_without, levels_of = _constants(reference)
+    rows = []
+    for case in fp32.read_cases(reference):
+        if case.parallelism != "none":
+            framework = framework_without(case.graph_name)
+            draws = list(_parallel_s(reference, framework, levels_of, case))
+            rows.append({**_labels(case), "predicted": float(np.mean(draws))})
+    return pl.DataFrame(rows)
 
 
-def _parallel_s(reference: Path, constants: _Constants, case: GraphCase) -> Iterator[float]:
+def _parallel_s(
+    reference: Path, framework: Framework, levels_of: Levels, case: GraphCase
+) -> Iterator[float]:
     """Yield the seconds of a training step on four GPUs for each draw.
 
-    Tensor parallel ranks sum activations twice a layer either way, and once after the embedding.
-    Data parallel ranks sum gradients while the backward pass runs. A pipeline of one micro-batch
-    runs stage by stage.
+    Tensor parallel ranks sum activations twice a layer in each direction, and once after the
+    embedding. Data parallel ranks sum gradients during the backward pass. A pipeline of one
+    micro-batch runs stage by stage.
     """
-    layout, ranks = case.parallelism, case.gpus
-    local = case.batch // ranks if layout == "DP4" else case.batch
-    graph = case.graph(reference, batch=local, tp=ranks if layout == "TP4" else 1)
-    framework = constants.framework(case.graph_name)
+    kind, ranks = case.parallelism, case.gpus
+    local = case.batch // ranks if kind == "DP4" else case.batch
+    graph = case.graph(reference, batch=local, tp=ranks if kind == "TP4" else 1)
     cluster = cluster_for(AUTO, case.gpu)
-    layers = max(node.repeat for node in graph.nodes)
+    count = max(node.repeat for node in graph.nodes)
     embedding = next(n for n in case.graph(reference, batch=1).nodes if n.kind == "embedding")
-    hidden = graph.nodes[-1].shape[-1] if layout == "DP4" else embedding.shape[-1]
+    hidden = graph.nodes[-1].shape[-1] if kind == "DP4" else embedding.shape[-1]
     stream_bytes = float(local * case.length * hidden * BYTES["fp32"])
 
-    def message_s(kind: str, size_bytes: float) -> float:
-        took = collective_time(kind, size_bytes, ranks=ranks, gpu=case.gpu, cluster=cluster)
+    def message_s(collective: str, size_bytes: float) -> float:
+        took = collective_time(collective, size_bytes, ranks=ranks, gpu=case.gpu, cluster=cluster)
         return float(took.time_s)
 
-    for _, level in constants.levels(case.gpu.name):
-        priced = price_graph(graph, case.gpu, dtype="fp32", training=True, level=level)
-        spans = FittedGraph(case, priced).spans(framework)
+    for _, level in levels_of(case.gpu.name):
+        priced = fp32.price_graph(graph, case.gpu, dtype="fp32", training=True, level=level)
+        spans = fits.FittedGraph(case, priced).spans(framework)
         busy_s = sum(part.latency_s for part in spans.values())
-        if layout == "TP4":
-            yield busy_s + (4 * layers + 1) * message_s("all_reduce", stream_bytes)
-        elif layout == "DP4":
+        if kind == "TP4":
+            yield busy_s + (4 * count + 1) * message_s("all_reduce", stream_bytes)
+        elif kind == "DP4":
             gradients_s = message_s("all_reduce", graph.parameters * BYTES["fp32"])
             yield busy_s + max(0.0, gradients_s - spans["backward"].latency_s)
         else:
@@ -224,20 +205,20 @@ def _parallel_s(reference: Path, constants: _Constants, case: GraphCase) -> Iter
 
 
 def convolutional_networks(reference: Path) -> pl.DataFrame:
-    """Return sums of kernels of profiled networks, but for the one that sets depthwise pace."""
-    profiles = read_profiles(reference)
-    framework = Framework(pace=depthwise_paces(profiles))
+    """Return sums of kernels of profiled networks that set no depthwise time."""
+    profiles = fp32.read_profiles(reference)
+    framework = Framework(pace=fp32.depthwise_paces(profiles))
     return pl.DataFrame(
         [
             {"label": p.name, "predicted": p.predicted_s(framework), "measured": p.measured_s}
             for p in profiles
-            if p.name != FITTED
+            if p.name != fp32.FITTED
         ]
     )
 
 
 def energy(reference: Path) -> pl.DataFrame:
-    """Return watts of all GPUs, and joules per token, of every served model."""
+    """Return watts of all GPUs and joules per output token of every model that ML.ENERGY served."""
     known, unknown = served(reference)
     cache_of = functools.cache(run_cache_without)
 
@@ -247,13 +228,11 @@ def energy(reference: Path) -> pl.DataFrame:
         token_j = metrics.energy_j_per_token
         assert token_j is not None
         longer_s = 1.0 / row.tokens_per_s - 1.0 / metrics.tokens_per_s
+        active_j = token_j + gpus * active_idle_w(load_gpu(row.point.gpu)) * longer_s
         figures = {
             "watts": (token_j * metrics.tokens_per_s, row.watts * gpus),
             "joules": (token_j, row.token_j),
-            "activity": (
-                token_j + gpus * active_idle_w(load_gpu(row.point.gpu)) * longer_s,
-                row.token_j,
-            ),
+            "activity": (active_j, row.token_j),
         }
         is_dense = load_model(row.point.model).experts == 0
         return [
