@@ -77,7 +77,7 @@ def coverage(outcomes: Sequence[Outcome]) -> str:
         beside(outcomes),
         "## Points outside the calibrated range",
         "Each point raises a flag: a share of time with numbers `extrapolated` or from data sheets "
-        "(`unmodelled`), `saturated`, or the reason of an infeasible design.",
+        "(`datasheet`), `saturated`, or the reason of an infeasible design.",
         table(("simulator", "case", "point", "flag"), map(_break, breaks())),
         "## Features of other systems, by command",
         "Cycle-level simulators, DRAM and network simulators and compilers are compared by the "

@@ -40,9 +40,9 @@ from simulators.collectives.traces.operators import Message
 from simulators.collectives.traces.step import load_step
 from simulators.collectives.traces.timeline import Timeline
 from simulators.core.columns import (
+    DATASHEET,
     LEVELS,
     MEASURED,
-    UNMODELLED,
     alike,
     categories,
     numbers,
@@ -202,7 +202,7 @@ def measured_s(
     if plan.ranks == inside:
         return timed(collective)
     between_s = _between_s(plan, collective, size_bytes / inside, requests, memory_bytes_per_s)
-    level = np.full(size_bytes.shape, UNMODELLED)
+    level = np.full(size_bytes.shape, DATASHEET)
     return over_nodes(collective, CollectiveTime(between_s, between_s, between_s, level), timed)
 
 
@@ -255,7 +255,7 @@ def timed(rows: CollectiveBatch, reasons: NDArray[Any]) -> Times:
     seen = np.zeros((count, COLUMNS))
     traffic(rows.requests, whole, rows.stacked("rates"), rows.stacked("energy_j_per_bit"), seen)
     busy_ns = np.where(whole[rows.plan, :, RANKS] > 1, seen[:, BUSY_NS:], np.nan)
-    seconds, level = np.full((3, count), np.nan), np.full(count, UNMODELLED)
+    seconds, level = np.full((3, count), np.nan), np.full(count, DATASHEET)
     times = Times(reasons, seconds, busy_ns, seen, level)
     _analytic(rows, times)
     for fidelity in EVENTFUL:

@@ -38,14 +38,14 @@ from simulators.collectives.measured import (
     measured_time,
     over_nodes,
 )
-from simulators.core.columns import EXTRAPOLATED, FITTED, UNMODELLED
+from simulators.core.columns import DATASHEET, EXTRAPOLATED, FITTED
 from simulators.core.folder import GPUS
 from simulators.core.jit import Floats
 
 READS = (GROWTH, SUSTAINED_CALIBRATION, BETWEEN_CALIBRATION, EXCHANGE_CALIBRATION)
 """Calibration files of every time; `curves_behind` returns the curves of a GPU."""
 
-FITTED_BAND, UNMODELLED_BAND = 1.25, 2.0
+FITTED_BAND, DATASHEET_BAND = 1.25, 2.0
 """90 % intervals of large messages of NCCL's rings inside a node, as factors: on fabrics with a
 fitted sustained share, and on others. Data sheets of PCIe GPUs do not state peer access; without it
 GPUs send through host memory, the upper end of the interval."""
@@ -185,8 +185,8 @@ def _inside_node(
     fraction, is_fitted = sustained(cluster, gpu, ranks)
     link, is_on_pcie = cluster.link(ranks, gpu), cluster.fabric_of(gpu) == PCIE
     time_s = ring_s(kind, size, ranks, link, fraction)
-    level = np.full(size.size, FITTED if is_fitted and not is_on_pcie else UNMODELLED)
-    band = FITTED_BAND if is_fitted else UNMODELLED_BAND
+    level = np.full(size.size, FITTED if is_fitted and not is_on_pcie else DATASHEET)
+    band = FITTED_BAND if is_fitted else DATASHEET_BAND
     hi_s = time_s * band
     if is_on_pcie:
         through_host, _ = sustained(replace(cluster, fabric=THROUGH_HOST), gpu, ranks)

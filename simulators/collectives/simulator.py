@@ -95,7 +95,7 @@ def explained(
                 moved_bytes=float(sent[RANK_BYTES]) * everything,
                 devices=plan.ranks,
                 bound=_bound(used),
-                level="unmodelled",
+                level="datasheet",
                 note=f"links in use {100 * used:.0f} % of the time",
             )
         )

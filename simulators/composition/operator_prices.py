@@ -25,7 +25,7 @@ from simulators.collectives.measured import CollectiveTime
 from simulators.collectives.price import collective_time, expert_exchange_time
 from simulators.composition.adjustments import inside_others, launched, slowdown, throttled_s
 from simulators.composition.replica import FRAMEWORKS, NARROW, WIDENED, Replica
-from simulators.core.columns import UNMODELLED
+from simulators.core.columns import DATASHEET
 from simulators.core.jit import Floats
 from simulators.dataflow import price as dataflow
 from simulators.kernels.energy import energy_j
@@ -313,7 +313,7 @@ def _unmeasured_row(operator: Compute, part: str, seconds: Floats, joules: Float
     """Return the row of an unmeasured operator, from the seconds of one run."""
     seconds, joules = seconds * operator.repeat, joules * operator.repeat
     lo_s, hi_s = seconds / UNMEASURED_BAND, seconds * UNMEASURED_BAND
-    return Row(operator, part, seconds, joules, lo_s, hi_s, UNMODELLED, is_own=False)
+    return Row(operator, part, seconds, joules, lo_s, hi_s, DATASHEET, is_own=False)
 
 
 def _mapped(

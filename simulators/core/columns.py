@@ -21,8 +21,8 @@ from simulators.core.folder import FOLDERS
 P = TypeVar("P")
 M = TypeVar("M")
 
-LEVELS = ("measured", "fitted", "extrapolated", "unmodelled")
-MEASURED, FITTED, EXTRAPOLATED, UNMODELLED = range(len(LEVELS))
+LEVELS = ("measured", "fitted", "extrapolated", "datasheet")
+MEASURED, FITTED, EXTRAPOLATED, DATASHEET = range(len(LEVELS))
 """Evidence levels as positions in `LEVELS`, the best first."""
 
 SHARES = tuple(f"{level}_share" for level in LEVELS)
@@ -214,7 +214,7 @@ def outcome(
 def shares_of(level: NDArray[np.int64] | int) -> Shares:
     """Return the shares of points whose whole time has one evidence level.
 
-    >>> shares_of(np.array([FITTED, UNMODELLED])).tolist()
+    >>> shares_of(np.array([FITTED, DATASHEET])).tolist()
     [[0.0, 0.0], [1.0, 0.0], [0.0, 0.0], [0.0, 1.0]]
     """
     positions = np.arange(len(LEVELS))[:, None]

@@ -23,7 +23,7 @@ from simulators.catalog.accelerator import (
     resized,
     sheet_name,
 )
-from simulators.core.columns import LEVELS, UNMODELLED, evaluate_pointwise
+from simulators.core.columns import DATASHEET, LEVELS, evaluate_pointwise
 from simulators.core.contract import Contribution, asked, choice, metric
 from simulators.core.errors import UserError
 from simulators.core.fields import check_point
@@ -82,7 +82,7 @@ def contributions(
             energy_j=times * evaluation.mac_energy_pj / PJ_PER_J,
             flops=2.0 * times * layer.macs,
             bound="compute",
-            level=LEVELS[UNMODELLED],
+            level=LEVELS[DATASHEET],
             note=f"{evaluation.utilization:.0%} of the multipliers at work",
         )
     ]
@@ -99,7 +99,7 @@ def contributions(
                 energy_j=times * line.energy_pj / PJ_PER_J,
                 moved_bytes=times * sum(line.totals) * bits[line.level] / 8,
                 bound="memory",
-                level=LEVELS[UNMODELLED],
+                level=LEVELS[DATASHEET],
                 note=why[line.level, line.tensor],
             )
         )
@@ -109,7 +109,7 @@ def contributions(
             name="leakage and network",
             count=times,
             energy_j=times * rest_pj / PJ_PER_J,
-            level=LEVELS[UNMODELLED],
+            level=LEVELS[DATASHEET],
             note="zero unless an accelerator states them",
         )
     )
@@ -228,7 +228,7 @@ class Dataflow:
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the metrics of every row, with every layer mapped."""
-        return evaluate_pointwise(DataflowPoint, DataflowMetrics, simulate, batch, UNMODELLED)
+        return evaluate_pointwise(DataflowPoint, DataflowMetrics, simulate, batch, DATASHEET)
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
         """Return the files behind an axis value."""

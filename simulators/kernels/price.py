@@ -27,7 +27,7 @@ from simulators.catalog.gpu import (
     load_gpu,
     load_memory,
 )
-from simulators.core.columns import EXTRAPOLATED, FITTED, UNMODELLED
+from simulators.core.columns import DATASHEET, EXTRAPOLATED, FITTED
 from simulators.core.jit import Floats, Ints
 from simulators.evidence.default_rates import measured_gpus
 from simulators.evidence.intervals import WIDEST, interval_s
@@ -74,7 +74,7 @@ class Priced:
     def level(self) -> Ints:
         """The evidence level of each time, as a position in `core.columns.LEVELS`."""
         known = np.where(self.extrapolated, EXTRAPOLATED, FITTED)
-        otherwise = EXTRAPOLATED if self.is_near else UNMODELLED
+        otherwise = EXTRAPOLATED if self.is_near else DATASHEET
         return known if self.calibrated else np.full_like(known, otherwise)
 
 

@@ -167,7 +167,7 @@ def _rounded(value: float | None, unit: str) -> str:
 
 LEAST = 0.005
 """Smallest share of the time that is printed."""
-_SPOKEN = {"unmodelled": "data sheet"}
+_SPOKEN = {"datasheet": "data sheet"}
 
 
 def spoken(level: str) -> str:
@@ -190,7 +190,7 @@ def by_measurements(row: Mapping[str, Any]) -> float:
 def shares_in_words(shares: Mapping[str, float]) -> str:
     """Return the shares of at least 0.5 % as text.
 
-    >>> shares_in_words({"measured": 0.25, "fitted": 0.748, "unmodelled": 0.002})
+    >>> shares_in_words({"measured": 0.25, "fitted": 0.748, "datasheet": 0.002})
     '25 % measured, 75 % fitted'
     """
     return ", ".join(

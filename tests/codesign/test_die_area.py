@@ -61,7 +61,7 @@ def test_scaled_gpu_without_an_accelerator_reports_die_area() -> None:
     assert whole["area_mm2"] == pytest.approx(814.0)
     assert half["area_mm2"] < 600.0
     assert half["ttft_mean_s"] > whole["ttft_mean_s"]
-    assert half["unmodelled_share"] + half["extrapolated_share"] > 0.9
+    assert half["datasheet_share"] + half["extrapolated_share"] > 0.9
 
 
 def test_missing_die_or_missing_array_is_reported() -> None:

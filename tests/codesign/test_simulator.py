@@ -54,7 +54,7 @@ def test_event_and_analytic_fidelity_agree() -> None:
     assert events["tpot_mean_s"] == pytest.approx(steady["tpot_mean_s"], rel=0.1)
     assert events["energy_j_per_token"] == pytest.approx(steady["energy_j_per_token"], rel=0.1)
     assert events["goodput_per_s"] is not None
-    assert events["unmodelled_share"] > 0.5
+    assert events["datasheet_share"] > 0.5
 
 
 def test_analytic_goodput_is_near_event_goodput() -> None:

@@ -14,7 +14,7 @@ from simulators.catalog.gpu import load_gpu
 from simulators.collectives.library_models import ring_s, sustained
 from simulators.collectives.measured import measured_time
 from simulators.collectives.price import collective_time
-from simulators.core.columns import FITTED, UNMODELLED
+from simulators.core.columns import DATASHEET, FITTED
 
 LINK = Link(bytes_per_s=450e9, latency_s=0.6e-6, bulk_latency_s=1.9e-6)
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
@@ -101,7 +101,7 @@ def test_measured_pcie_servers_lie_inside_the_interval(name: str, ranks: int) ->
         ranks=ranks,
         size_bytes=sizes,
     )
-    assert set(unknown.level) == {UNMODELLED}
+    assert set(unknown.level) == {DATASHEET}
     assert set(named.level) == {FITTED}
     assert np.median(measured.time_s / unknown.hi_s) < 1.6
     assert np.all(measured.time_s > unknown.lo_s)

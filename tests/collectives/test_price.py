@@ -12,7 +12,7 @@ from simulators.catalog.gpu import load_gpu, what_if
 from simulators.collectives.algorithms import COLLECTIVES
 from simulators.collectives.library_models import Network
 from simulators.collectives.price import CollectiveTime, collective_time
-from simulators.core.columns import EXTRAPOLATED, FITTED, MEASURED, UNMODELLED
+from simulators.core.columns import DATASHEET, EXTRAPOLATED, FITTED, MEASURED
 
 SIZES = np.array([2.0**12, 2.0**20, 2.0**28])
 H100, DGX = load_gpu("h100_sxm"), load_cluster("dgx_h100")
@@ -44,7 +44,7 @@ def test_collective_time_reports_evidence() -> None:
     doubled = what_if(H100, bandwidth_scale=2.0)
     assert set(summed(8, gpu=doubled).level) == {EXTRAPOLATED}
     v100 = {"gpu": load_gpu("v100_sxm"), "cluster": load_cluster("dgx_v100")}
-    assert set(summed(8, **v100).level) == {UNMODELLED}
+    assert set(summed(8, **v100).level) == {DATASHEET}
 
 
 def test_network_between_nodes_is_slower_than_inside_a_node() -> None:

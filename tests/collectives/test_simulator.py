@@ -179,7 +179,7 @@ def test_measured_times_have_intervals_and_evidence_flags() -> None:
     answer = evaluate(topology=["switch:8", "switch:16", "h100_rails_32"])
     assert answer["measured_share"] == [1.0, 0.0, 0.0]
     assert answer["extrapolated_share"] == [0.0, 1.0, 0.0]
-    assert answer["unmodelled_share"] == [0.0, 0.0, 1.0]
+    assert answer["datasheet_share"] == [0.0, 0.0, 1.0]
     for lo, mid, hi in zip(*(answer[f"time_s{x}"] for x in ("_lo", "", "_hi")), strict=True):
         assert lo < mid < hi
 

@@ -190,4 +190,4 @@ def test_step_depends_on_trace_and_network_files(tmp_path: Path) -> None:
     file = graph(tmp_path / "step.json", (summed(0, 1_000), compute(1, 3_000, 0)))
     row = answer(file)
     assert row["measured_share"] == pytest.approx(3e-6 / row["time_s"])
-    assert row["unmodelled_share"] == pytest.approx(row["comm_exposed_s"] / row["time_s"])
+    assert row["datasheet_share"] == pytest.approx(row["comm_exposed_s"] / row["time_s"])

@@ -35,7 +35,7 @@ def test_accelerator_replaces_only_compute_times() -> None:
     assert ours["linear_s"] != gpus["linear_s"]
     for same in ("weight_bytes", "kv_bytes", "launch_s"):
         assert ours[same] == gpus[same]
-    assert ours["unmodelled_share"] > gpus["unmodelled_share"]
+    assert ours["datasheet_share"] > gpus["datasheet_share"]
 
 
 def test_explanation_on_an_accelerator_sums_to_the_latency() -> None:
@@ -43,7 +43,7 @@ def test_explanation_on_an_accelerator_sums_to_the_latency() -> None:
     found = SIMULATOR.explain(POINT)
     assert sum(one.time_s for one in found) == pytest.approx(row["latency_s"], rel=1e-12)
     [up] = [one for one in found if one.name == "ffn_up"]
-    assert (up.level, up.bound) == ("unmodelled", "mapping")
+    assert (up.level, up.bound) == ("datasheet", "mapping")
 
 
 def test_accelerator_file_is_a_dependency_and_unknown_names_are_refused() -> None:

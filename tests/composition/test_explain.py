@@ -73,7 +73,7 @@ def test_unmeasured_and_what_if_gpus_have_different_evidence_levels() -> None:
     unknown = SIMULATOR.explain(base | {"gpu": "l40s", "dtype": "bf16"})
     levels = {row.name: row.level for row in known}
     assert levels["ffn_up"] == "fitted"
-    assert {row.name: row.level for row in unknown}["ffn_up"] == "unmodelled"
+    assert {row.name: row.level for row in unknown}["ffn_up"] == "datasheet"
     what_if = SIMULATOR.explain(base | {"gpu": "h100_sxm", "dtype": "bf16", "sm_scale": 2.0})
     assert {row.name: row.level for row in what_if}["ffn_up"] == "extrapolated"
 

@@ -62,7 +62,7 @@ def test_contributions_sum_to_simulated_energy_and_time() -> None:
     lines, whole = SIMULATOR.explain(point), simulate(DataflowPoint(**point))  # type: ignore[arg-type]
     assert sum(line.energy_j for line in lines) == pytest.approx(whole.energy_j)
     assert sum(line.time_s for line in lines) == pytest.approx(whole.latency_s)
-    assert {line.level for line in lines} == {"unmodelled"}, "as its rows say"
+    assert {line.level for line in lines} == {"datasheet"}, "as its rows say"
     assert isinstance(SIMULATOR, Explains)
     assert any("steps of" in line.note or "once" in line.note for line in lines)
 

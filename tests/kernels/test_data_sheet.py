@@ -22,7 +22,7 @@ from simulators.catalog.gpu import (
     load_gpu,
     load_memory,
 )
-from simulators.core.columns import UNMODELLED
+from simulators.core.columns import DATASHEET
 from simulators.core.errors import UserError
 from simulators.core.folder import GPUS, MEMORIES
 from simulators.kernels.energy import power_w
@@ -56,7 +56,7 @@ def test_dram_model_is_never_faster_than_the_roofline(name: str) -> None:
     for operator in (product(1.0), product(8192.0), chain(1e9)):
         found = price(operator, gpu)
         assert found.latency_s >= roofline_s(operator, gpu)
-        assert (found.level == UNMODELLED).all()
+        assert (found.level == DATASHEET).all()
 
 
 @given(m=SIZES, rate=st.floats(1e11, 1e13), flops=st.floats(1e11, 1e14))

@@ -158,7 +158,7 @@ def test_quantization_scheme_sets_weight_and_compute_dtype() -> None:
             ]
         )
         assert short == long
-        assert short["unmodelled_share"] == 0.0
+        assert short["datasheet_share"] == 0.0
 
 
 def test_lm_head_is_a_gemm_and_sampling_reads_the_logits() -> None:
@@ -186,5 +186,5 @@ def test_auxiliary_kernels_accept_requests_and_tokens() -> None:
         answers([{**base, "op": op, "new_tokens": each} for op in ops]) for each in (512, 1024)
     )
     for op, less, more in zip(ops, short, long, strict=True):
-        assert less["unmodelled_share"] == 0.0, op
+        assert less["datasheet_share"] == 0.0, op
         assert (less["latency_s"] == more["latency_s"]) == op.endswith("decode"), op

@@ -55,7 +55,7 @@ def test_ask_prints_the_evidence_of_each_gpu(
     assert "Time by evidence: " in text
     shares = json.loads(ask(f"{both} --json", capsys))["time_by_evidence"]
     assert shares["h100_sxm"]["measured"] + shares["h100_sxm"]["fitted"] > 0.5
-    assert shares["mi300x"]["unmodelled"] > 0.5
+    assert shares["mi300x"]["datasheet"] > 0.5
     assert sum(shares["mi300x"].values()) == pytest.approx(1.0)
 
 

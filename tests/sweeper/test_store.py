@@ -94,7 +94,7 @@ def test_part_holds_points_metrics_and_status(tmp_path: Path) -> None:
         "measured_share": 0.0,
         "fitted_share": 1.0,
         "extrapolated_share": 0.0,
-        "unmodelled_share": 0.0,
+        "datasheet_share": 0.0,
     }
     assert found.row(0, named=True) == expected_first
     dead = found.filter(pl.col("n") == 13)

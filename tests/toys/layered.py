@@ -68,7 +68,7 @@ def _rows(point: Point) -> list[Contribution]:
             moved_bytes=point.data,
             bound="memory",
         ),
-        Contribution(phase="update", name="wait", time_s=1e-6, level="unmodelled"),
+        Contribution(phase="update", name="wait", time_s=1e-6, level="datasheet"),
         Contribution(phase="update", name="weights", memory_bytes=point.data),
     ]
 

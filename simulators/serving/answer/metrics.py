@@ -158,4 +158,4 @@ class ServingMetrics:
     measured_share: float | None = _share("share of the time priced by measurements")
     fitted_share: float | None = _share("by fits on this GPU")
     extrapolated_share: float | None = _share("by extrapolated fits")
-    unmodelled_share: float | None = _share("by transfer from another GPU or by the data sheet")
+    datasheet_share: float | None = _share("by transfer from another GPU or by the data sheet")
