@@ -250,7 +250,7 @@ def test_optuna_study_continues_in_a_changed_space(tmp_path: Path) -> None:
         tell(search({"n": [1, 2], "label": ["a", "b"]}), 4)
     wider = search({"n": [1, 2, 512], "label": ["a", "b"]})
     tell(wider, 6)
-    assert len(wider._memory.trials) == 6 + 4  # type: ignore[attr-defined]
+    assert len(wider._study.trials) == 6 + 4  # type: ignore[attr-defined]
     trials = optuna.load_study(storage=url, study_name="sweeper").trials
     assert [t.params["n"] for t in trials] == [1, 1, 2, 2, 1, 1, 2, 2, 512, 512]
     with pytest.raises(UserError, match="knows other values of 'label' than a, c"):
