@@ -1,4 +1,4 @@
-"""Accuracy of the simulators on measured rows that no calibration was fitted to.
+"""Accuracy of the simulators on measured rows that no calibration has seen.
 
 Claims are entries of `lab/claims/GROUP.toml`; a user's own are in `catalog/claims/` or
 `$SWEEPER_HOME/claims/`. `lab.claims.claim` describes the schema.

@@ -1,4 +1,4 @@
-"""The schema of a claims file: which rows are predicted how, and what is asked of the errors.
+"""The schema of a claims file: rows and their predictor, a statistic of the errors, and a limit.
 
     [[claims]]
     name = "step time, {source}"
@@ -15,8 +15,8 @@
 `predictions` names a function of a module beside the file. It maps the folder of reference tables
 to a frame with a row per prediction: the columns `predicted` and `measured`, and where known `lo`
 and `hi` (the 90 % prediction interval), `peer` (another tool's prediction), `baseline` (a naive
-prediction), `label` (of the row), `skipped` (why it has no prediction) and `held_out` (whether no
-fit has seen the row).
+prediction), `label` (of the row), `skipped` (reason for a missing prediction) and `held_out`
+(whether no fit has seen the row).
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     name: str  # of the line; {column} is the value of a grouping column
     predictions: str = ""  # "module:function"
-    split: str = ""  # how the rows were kept from the fits, in words
-    where: str = ""  # a condition in SQL on the rows
-    by: tuple[str, ...] = ()  # columns; a line for each of their values
+    split: str = ""  # how the rows were held out of the fits, in words
+    where: str = ""  # an SQL condition on the rows
+    by: tuple[str, ...] = ()  # columns; each combination of values is a line
     mean_over: tuple[str, ...] = ()  # the statistic is averaged over these groups
     statistic: str = "mean"
-    column: str = "predicted"  # that the statistic is of
-    at_most: float | dict[str, float] | str | None = None  # a number, by group, or of a column
+    column: str = "predicted"  # column that the statistic is computed from
+    at_most: float | dict[str, float] | str | None = None  # a number, one per group, or a column
     at_least: float | str | None = None
     unit: str = "%"
     kind: str = ERROR

@@ -20,12 +20,12 @@ def predict(
     answer: Callable[[Row], Cells | Sequence[Cells]],
     labels: Callable[[Row], Cells] = lambda _row: {},
 ) -> pl.DataFrame:
-    """Return a frame of predictions; a row without one says why in the column `skipped`.
+    """Return a frame of predictions; the column `skipped` holds the reason for a missing one.
 
     Args:
-        rows: what was measured.
-        answer: the cells of a row: `predicted`, `measured` ...; several for several quantities.
-        labels: the cells that name a row.
+        rows: measured rows.
+        answer: function to the cells of a row (`predicted`, `measured` ...), or of several rows.
+        labels: function to further cells that name a row.
     """
     records: list[Cells] = []
     for row in rows:
@@ -41,7 +41,7 @@ def predict(
 
 
 def reason(error: Infeasible | UserError) -> str:
-    """Return why a row has no prediction, in one line that rows with the same reason share.
+    """Return the reason for a missing prediction, in one line that similar rows share.
 
     >>> reason(Infeasible("weights_exceed_hbm", "needs 171 GB, has 80 GB"))
     'weights_exceed_hbm'
@@ -50,7 +50,7 @@ def reason(error: Infeasible | UserError) -> str:
 
 
 def columns(**cells: Any) -> pl.DataFrame:
-    """Return a frame of arrays of equal length, in which single values are repeated."""
+    """Return a frame of arrays of equal length; single values are repeated."""
     length = max((len(c) for c in cells.values() if isinstance(c, np.ndarray | list)), default=0)
     return pl.DataFrame(
         {
@@ -61,6 +61,6 @@ def columns(**cells: Any) -> pl.DataFrame:
 
 
 def together(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """Return the rows of several frames; columns that one lacks are empty there."""
+    """Return the rows of several frames; columns that a frame lacks are null."""
     found = [frame for frame in frames if frame.height]
     return pl.concat(found, how="diagonal_relaxed") if found else pl.DataFrame(schema=EMPTY)

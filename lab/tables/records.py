@@ -1,4 +1,4 @@
-"""Measured tables row by row, in our names and units, as `records.toml` declares them.
+"""Measured tables row by row, with the catalog's names and SI units, as `records.toml` declares.
 
 A declaration has the `file` of a table below the reference folder and may have:
 
@@ -33,7 +33,7 @@ NAMES = read_toml(Path(__file__).with_name("names.toml"))
 GPUS, MODELS = NAMES["gpus"], NAMES["models"]
 
 REMARK = re.compile(r"( \(.*\)|-99(\.9)?|-edge|_lora)$")
-"""What tables add to a model's name: a variant in brackets, the kind of an MLPerf benchmark."""
+"""Suffixes of a model's name in tables: a variant in brackets, the kind of an MLPerf benchmark."""
 
 
 @functools.cache
@@ -100,7 +100,7 @@ def replica_of(model: str | LanguageModel, gpu: str, **more: Any) -> Replica:
 
 
 def four_bit_experts(model: str, gpu: str) -> str:
-    """Return the precision of a mixture whose experts alone have 4-bit weights.
+    """Return the precision of a mixture of experts whose experts alone have 4-bit weights.
 
     Engines multiply experts published in MXFP4 by 8-bit activations.
     """
@@ -133,7 +133,7 @@ def records(reference: Path, name: str, /, **wanted: Any) -> list[Record]:
     Args:
         reference: the folder of measured tables.
         name: a table of `records.toml`.
-        wanted: by column, the value, or a list of values, of the rows to return.
+        wanted: by column, the value or list of values of the rows to return.
 
     Raises:
         UserError: the file is missing, unreadable, or lacks a column.
@@ -149,23 +149,20 @@ def records(reference: Path, name: str, /, **wanted: Any) -> list[Record]:
     for row in rows:
         for ours, column in table.get("columns", {}).items():
             source, factor = column if isinstance(column, list) else (column, None)
-            row[ours] = _scaled(row[source], factor)
+            value = row[source]
+            row[ours] = value if factor is None or value is None else factor * value
         for kind, name_of in names:
             row.update({ours: name_of(row[column]) for ours, column in table.get(kind, {}).items()})
     return rows
-
-
-def _scaled(value: Any, factor: float | None) -> Any:
-    return value if factor is None or value is None else factor * value
 
 
 def known_rows(rows: Iterable[Row], table: str, **known: Callable[[Any], object]) -> list[Row]:
     """Return the rows whose columns hold known values, and warn once about the others.
 
     Args:
-        rows: of a measured table.
-        table: its name, for the warning.
-        known: by column, a function that is true of known values.
+        rows: rows of a measured table.
+        table: name of the table, for the warning.
+        known: by column, a predicate of known values.
 
     >>> rows = [{"gpu": "a"}, {"gpu": "b"}]
     >>> known_rows(rows, "runs.parquet", gpu={"a", "b"}.__contains__) == rows

@@ -1,8 +1,8 @@
-"""Measured kernels as tidy rows: columns of sizes, seconds, and which rows are held out.
+"""Measured kernels as tidy rows: columns of sizes, seconds, and a mask of held-out rows.
 
-`Rows` are those of one kernel of one framework on one GPU. Rows of equal shape are nearly copies of
-each other, so a hash of the shape decides on which side of the split all of them fall: no fit may
-see a held-out row.
+`Rows` hold one kernel of one framework on one GPU. Rows of equal shape are nearly copies of each
+other, so a hash of the shape decides on which side of the split all of them fall. No fit may see a
+held-out row.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class Rows:
     kernel: str = ""
     dtype: str = ""  # of the arithmetic; of attention followed by that of the cache: bf16_fp8
     version: str = ""  # of the framework
-    variant: str = ""  # what else tells rows apart, such as how tokens spread over experts
+    variant: str = ""  # another distinction, such as the spread of tokens over experts
     sizes: Sizes
     seconds: Floats
-    watts: Floats  # not a number where none were metered
+    watts: Floats  # NaN where not metered
     group: Groups  # a number of each row's shape
-    bucket: Floats  # where its group falls in [0, 1); looks drawn
-    held_out: Bools  # rows no fit may see
-    from_layers: Bools  # shapes of layers of real models; the others are spread over a range
+    bucket: Floats  # hash of the group in [0, 1)
+    held_out: Bools  # rows that no fit may see
+    from_layers: Bools  # shapes of layers of real models; other shapes are spread over a range
     operator_of: Callable[[Sizes], Any] = _no_operator  # the operator that was timed
 
     def __len__(self) -> int:
@@ -72,11 +72,11 @@ class Rows:
 
     @property
     def name(self) -> str:
-        """What a calibration calls the kernel: framework, kernel and formats."""
+        """The name of the kernel in a calibration: framework, kernel and formats."""
         return f"{self.framework}.{self.kernel}.{self.dtype}"
 
     def where(self, chosen: Bools | NDArray[np.int64]) -> Rows:
-        """Return some of the rows."""
+        """Return selected rows."""
         sizes = {name: column[chosen] for name, column in self.sizes.items()}
         arrays: dict[str, Any] = {name: getattr(self, name)[chosen] for name in ARRAYS}
         return dataclasses.replace(self, sizes=sizes, **arrays)
@@ -91,15 +91,15 @@ class Rows:
 
     @property
     def layers(self) -> Rows:
-        """The rows with shapes of real models, where there are any; else all."""
+        """The rows with shapes of real models if there are any, else all rows."""
         return self.where(self.from_layers) if self.from_layers.any() else self
 
     def thinned(self, count: int) -> Rows:
-        """Return at most so many rows, evenly spaced."""
+        """Return at most `count` rows, evenly spaced."""
         return self.where(evenly(len(self), count))
 
     def drawn(self, count: int) -> Rows:
-        """Return at most so many rows, drawn at random, the same ones each time."""
+        """Return at most `count` rows, drawn at random with a fixed seed."""
         if len(self) <= count:
             return self
         draw = np.random.default_rng(np.random.SeedSequence(0))
@@ -107,7 +107,7 @@ class Rows:
 
 
 def evenly(size: int, count: int) -> NDArray[np.int64]:
-    """Return at most so many positions among `size` rows, evenly spaced.
+    """Return at most `count` positions among `size` rows, evenly spaced.
 
     >>> evenly(9, 3).tolist(), evenly(2, 3).tolist()
     ([0, 4, 8], [0, 1])
@@ -133,13 +133,13 @@ def tidy(
     """Return rows with the hold-out rule applied.
 
     Args:
-        sizes: columns.
-        seconds: measured.
+        sizes: columns of sizes.
+        seconds: measured seconds.
         group: a number of each row's shape, as by `group_of`.
-        held_out: the part of [0, 1) in which a group's bucket keeps it from every fit.
-        bucket: of each row, where it is not a hash of the group.
-        watts: measured, if they were.
-        from_layers: rows with shapes of real models; where there are any, no others are held out.
+        held_out: range of buckets that are held out of every fit.
+        bucket: bucket of each row, if not a hash of the group.
+        watts: metered watts, if any.
+        from_layers: mask of shapes of real models; if there are any, no others are held out.
         labels: other fields of `Rows`.
 
     >>> rows = tidy({"m": np.arange(4.0)}, np.ones(4), np.arange(4, dtype=np.uint64), gpu="t4")
@@ -165,7 +165,7 @@ Key = TypeVar("Key")
 
 
 def joined(parts: Iterable[Rows], key: Callable[[Rows], Key]) -> list[Rows]:
-    """Return rows of equal key together, in the order of their first appearance."""
+    """Return rows of equal keys concatenated, in the order of first appearance."""
     found: dict[Key, Rows] = {}
     for part in parts:
         before = found.get(key(part))
@@ -174,7 +174,7 @@ def joined(parts: Iterable[Rows], key: Callable[[Rows], Key]) -> list[Rows]:
 
 
 def group_of(columns: Iterable[Floats], base: int = 1_000_003) -> Groups:
-    """Return a number of each row's shape: its sizes as digits to a base."""
+    """Return a number of each row's shape: the sizes as digits to a base."""
     group: Groups = np.zeros(1, np.uint64)
     for column in columns:
         group = group * np.uint64(base) + column.astype(np.uint64)
@@ -190,7 +190,7 @@ def mixed_group_of(columns: Iterable[Floats]) -> Groups:
 
 
 def fraction(group: Groups, salt: int = 0) -> Floats:
-    """Return a number in [0, 1) per group that looks drawn, and is the same everywhere."""
+    """Return a hash of each group as a number in [0, 1)."""
     mixed = _mix(group ^ np.uint64(salt * 0x9E3779B97F4A7C15 % 2**64))
     return (mixed >> np.uint64(11)).astype(np.float64) / 2.0**53
 
@@ -208,11 +208,11 @@ def read_table(file: Path, needs: Sequence[str] = (), /, **wanted: Any) -> pa.Ta
 
     Args:
         file: the table.
-        needs: columns it must have.
-        wanted: by column, the value, or a list of values, of the rows to return.
+        needs: columns that the table must have.
+        wanted: by column, the value or list of values of the rows to return.
 
     Raises:
-        UserError: it is missing, cannot be read, or lacks a column.
+        UserError: the file is missing, cannot be read, or lacks a column.
     """
     if not file.is_file():
         raise UserError(f"{file}: there is no such file")
@@ -258,10 +258,10 @@ def read_records(file: Path, needs: Sequence[str] = (), /, **wanted: Any) -> lis
 
 
 def numbers(table: pa.Table, names: Iterable[str]) -> dict[str, Floats]:
-    """Return columns as floats, NaN where a cell is empty.
+    """Return columns as floats, NaN for empty cells.
 
     Raises:
-        UserError: a column is missing, or holds a word.
+        UserError: a column is missing or holds words.
     """
     names = tuple(names)
     check_columns(table, names, "a measured table")
@@ -276,7 +276,7 @@ def _floats(table: pa.Table, name: str) -> Floats:
 
 
 def metered(table: pa.Table) -> dict[str, Floats]:
-    """Return the column of watts as a field of `Rows`, where a table has one."""
+    """Return the column of watts as a field of `Rows`, if the table has one."""
     return {"watts": _floats(table, "power_w")} if "power_w" in table.column_names else {}
 
 
@@ -286,11 +286,7 @@ def first(table: pa.Table, name: str) -> str:
 
 
 def words(table: pa.Table, name: str) -> NDArray[np.str_]:
-    """Return a column of words.
-
-    Raises:
-        UserError: it is missing.
-    """
+    """Return a column of words. Raises UserError if the table lacks the column."""
     check_columns(table, [name], "a measured table")
     return np.array(table[name].to_pylist(), np.str_)
 
@@ -322,10 +318,9 @@ def by_labels(table: pa.Table, *names: str) -> Iterator[tuple[tuple[Any, ...], p
         yield combination, table.filter(pa.array(code == key))
 
 
-HOST_S = 40e-6
-"""Single kernels start within some us. A table whose shortest time is longer timed the host."""
+HOST_S = 40e-6  # a table whose shortest time is longer timed the host, not single kernels
 
 
 def is_host_timed(rows: Rows) -> bool:
-    """Return whether no time of a single kernel is short enough to be the kernel's own."""
+    """Return whether all times are too long to be those of a single kernel."""
     return len(rows) > 0 and float(rows.seconds.min()) > HOST_S
