@@ -1,1 +1,1 @@
-"""Facts with sources: data sheets of GPUs, shapes of models, links of clusters, prices, engines."""
+"""Facts with sources: data sheets of GPUs, sizes of models, links of clusters, prices, engines."""

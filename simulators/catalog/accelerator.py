@@ -1,7 +1,7 @@
-"""Accelerators: storage levels, outermost first, above an array of multipliers.
+"""Spatial accelerators: storage levels, outermost first, above an array of multipliers.
 
-Each level says how many instances there are, as a mesh, how wide and deep one is, how many words
-move per cycle, and what an access costs: given in pJ, or left to the technology table.
+A level has a mesh of instances, with width, depth and words per cycle of one instance, and the
+energy of an access: in pJ, or by the technology table.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ KINDS = ("dram", "sram", "register")
 TENSORS = ("Weights", "Inputs", "Outputs")
 
 MAPPINGS = SEARCHED, CLOSED_FORM = "searched", "closed_form"
-"""Mappings are searched for, or costs follow from sizes in closed form, a thousand times faster."""
+"""Operators are mapped by a search, or by closed-form costs, a thousand times faster."""
 
 CHANGES = "?"
-"""What stands between the name of a sheet and the changes to it."""
+"""Separator between the name of a data sheet and the changes of a what-if accelerator."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
     """One storage level.
 
-    `may_keep` lists the sets of tensors it may hold; the mapper picks one, all others bypass it.
-    Bandwidths are words per cycle and instance; None is unlimited.
+    `may_keep` lists sets of tensors; the mapper selects one set to hold, other tensors bypass the
+    level. Bandwidths are words per cycle and instance; None is unlimited.
     """
 
     name: str
@@ -43,16 +43,16 @@ class Level:
     word_bits: int
     depth: int | None = None
     banks: int = 1
-    buffering: int = 1  # 2: double buffered, so that half is filled while half is used
-    reserved_words: int = 0  # held for something that outlives a layer
+    buffering: int = 1  # 2: double buffered, so half is filled while the other half is read
+    reserved_words: int = 0  # capacity that layers cannot use
     read_words_per_cycle: float | None = None
     write_words_per_cycle: float | None = None
     shared_words_per_cycle: float | None = None
     dram_type: str = ""
     energy_pj: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
-    energy_depth: int | None = None  # the depth the energies were stated for, if another one
-    hop_pj_per_word: float = 0.0  # of the network from here to the next level
-    staged: bool = False  # its network forks into columns, then into rows: no diagonal multicast
+    energy_depth: int | None = None  # depth for which the energies are stated; None: `depth`
+    hop_pj_per_word: float = 0.0  # of the network to the next level
+    staged: bool = False  # the network forks into columns, then rows: no diagonal multicast
     may_keep: tuple[tuple[str, ...], ...] = (TENSORS,)
 
     @property
@@ -62,12 +62,12 @@ class Level:
 
     @property
     def block_words(self) -> int:
-        """Words moved by one physical access."""
+        """Words per physical access."""
         return max(1, self.width_bits // self.word_bits)
 
     @property
     def capacity_words(self) -> int | None:
-        """Words one instance holds for one buffer of a multiple; None is unlimited."""
+        """Capacity of one instance in words, per buffer; None is unlimited."""
         if self.depth is None:
             return None
         words = self.depth * self.width_bits // self.word_bits // self.buffering
@@ -76,7 +76,7 @@ class Level:
 
 @dataclass(frozen=True, kw_only=True)
 class Mac:
-    """The multipliers the innermost level feeds."""
+    """The multipliers below the innermost level."""
 
     mesh: tuple[int, ...] = (1, 1)
     word_bits: int = 8
@@ -97,23 +97,22 @@ class Accelerator:
     source: str
     clock_hz: float = 1e9
     node_nm: float = 45.0
-    energy_node_nm: float | None = None  # the node the energies were stated for, if another one
+    energy_node_nm: float | None = None  # node for which energies are stated; None: `node_nm`
     mac: Mac
     levels: tuple[Level, ...]
-    dataflow: str = "any"  # the one that its wires allow
-    mapping: str = SEARCHED  # how operators get onto it: searched, or in closed form
+    dataflow: str = "any"  # the only dataflow that the wiring supports
+    mapping: str = SEARCHED  # one of `MAPPINGS`
     aliases: tuple[str, ...] = ()
 
 
 def load_accelerator(name: str) -> Accelerator:
-    """Return the accelerator of that name, alias or TOML path, changed as the name asks.
+    """Return an accelerator by name, alias or TOML path.
 
-    A name may end in what `resized` is to change, as `what_if_name` writes it.
+    A name may end with changes, as written by `what_if_name`.
 
     Raises:
-        UnknownNameError: nothing answers to the name.
-        UserError: the file lacks a field, has one that means nothing, levels that do not nest, or
-            the name asks for a change that means nothing.
+        UnknownNameError: the name is unknown.
+        UserError: the file lacks a field, a field or a change is invalid, or levels do not nest.
 
     >>> load_accelerator("eyeriss_like").mac.instances
     168
@@ -131,7 +130,7 @@ def load_accelerator(name: str) -> Accelerator:
 
 
 def sheet_name(name: str) -> str:
-    """Return the name of the sheet that a name, maybe with changes, is of."""
+    """Return the name of the data sheet, without the changes of a what-if accelerator."""
     return name.partition(CHANGES)[0]
 
 
@@ -149,7 +148,7 @@ def what_if_name(name: str, changes: Changes) -> str:
 
 
 def accelerator_of(sheet: Mapping[str, Any], path: Path) -> Accelerator:
-    """Return the accelerator a sheet describes; `path` is for what is said about mistakes."""
+    """Return the accelerator of a data sheet. Errors name `path`."""
     found = fill(Accelerator, sheet, path, "accelerator")
     if not found.levels:
         raise UserError(f"{path}: an accelerator needs [[levels]], outermost first")
@@ -163,23 +162,23 @@ def accelerator_of(sheet: Mapping[str, Any], path: Path) -> Accelerator:
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """What is different about a what-if accelerator; 0, 1 and "" leave things as they are.
+    """Changes of a what-if accelerator. Values of 0, scales of 1 and "" change nothing.
 
     Raises:
-        UserError: a number or a mapping means nothing.
+        UserError: a number or a mapping is invalid.
     """
 
-    pe_rows: int = 0  # rows (Y) of the array; every mesh as tall as the multipliers' follows
-    pe_cols: int = 0  # columns (X) of it
+    pe_rows: int = 0  # rows (Y) of the array, and of every mesh with as many rows
+    pe_cols: int = 0  # columns (X) of the array
     buffer_scale: float = 1.0  # depth of the shared on-chip levels, relative
     spad_scale: float = 1.0  # depth of the levels inside the array, relative
-    dram_type: str = ""  # what the outermost level is made of
+    dram_type: str = ""  # of the outermost level
     node_nm: float = 0.0  # technology node
-    clock_hz: float = 0.0  # of all of it
+    clock_hz: float = 0.0  # of the whole accelerator
     buffer_rate_scale: float = 1.0  # words per cycle of the shared on-chip levels, relative
     memory_bytes_per_s: float = 0.0  # reads and writes of the outermost level together
-    dataflow: str = ""  # the one that its wires allow
-    mapping: str = ""  # how operators get onto it, one of `MAPPINGS`
+    dataflow: str = ""  # the only dataflow that the wiring supports
+    mapping: str = ""  # one of `MAPPINGS`
 
     def __post_init__(self) -> None:
         for name in ("buffer_scale", "spad_scale", "buffer_rate_scale"):
@@ -193,10 +192,10 @@ class Changes:
 
     @classmethod
     def read(cls, text: str) -> Changes:
-        """Return what stands behind the name of a sheet, as `str` writes it.
+        """Return the changes of a text that `str` has written.
 
         Raises:
-            UserError: it names no change, or a change to what is no number.
+            UserError: a name is unknown, or a value is not a number.
         """
         kinds: dict[str, Any] = {f.name: type(f.default) for f in dataclasses.fields(cls)}
         found: dict[str, Any] = {}
@@ -223,11 +222,11 @@ class Changes:
 def resized(accelerator: Accelerator, changes: Changes) -> Accelerator:
     """Return a what-if accelerator.
 
-    Energies that were stated keep what they were stated for, so that the technology table can scale
-    them; a change of memory drops them.
+    Stated energies keep the node and depth for which they were stated, so that the technology table
+    can scale them. A change of the memory type drops them.
 
     Raises:
-        UserError: the meshes do not divide each other any more.
+        UserError: the changed meshes do not divide each other.
     """
     was = accelerator.mac.mesh
     now = (changes.pe_cols or was[0], changes.pe_rows or was[1])
@@ -251,7 +250,7 @@ def resized(accelerator: Accelerator, changes: Changes) -> Accelerator:
 def _resized_level(
     old: Level, changes: Changes, clock_hz: float, was: tuple[int, ...], now: tuple[int, int]
 ) -> Level:
-    """Return a level with the changes applied; sides as long as those of the PE array follow it."""
+    """Return a changed level. A mesh side as long as the array's side changes with the array."""
     is_shared = old.instances == 1
     scale = changes.buffer_scale if is_shared else changes.spad_scale
     sides = zip(old.mesh, was, now, strict=True)
@@ -284,7 +283,7 @@ def _accelerator(path: Path) -> Accelerator:
 
 
 def _check(accelerator: Accelerator, path: Path) -> None:
-    """Refuse levels that are not levels, or whose meshes do not divide each other."""
+    """Raise UserError for invalid levels, or meshes that do not divide each other."""
     names = [level.name for level in accelerator.levels]
     if len(set(names)) != len(names):
         raise UserError(f"{path}: two levels have one name: {', '.join(names)}")
@@ -307,7 +306,7 @@ def _check(accelerator: Accelerator, path: Path) -> None:
 
 
 def _check_meshes(accelerator: Accelerator, where: str) -> None:
-    """Refuse meshes that do not divide the next one's."""
+    """Raise UserError unless every mesh divides the mesh of the next level."""
     meshes = [(level.name, level.mesh) for level in accelerator.levels]
     meshes.append(("mac", accelerator.mac.mesh))
     for name, mesh in meshes:

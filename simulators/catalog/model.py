@@ -119,7 +119,7 @@ class LanguageModel:
 
     @property
     def active_parameters(self) -> int:
-        """The weights that one token passes through; in a dense model, all of them."""
+        """Number of weights used per token; in a dense model, all weights."""
         return self._parameters(self.top_k)
 
     @property

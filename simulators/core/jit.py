@@ -146,7 +146,7 @@ class Type:
 
 @dataclass(frozen=True, eq=False)
 class Signature:
-    """What a kernel takes and returns."""
+    """Argument and result types of a kernel."""
 
     result: Type
     arguments: tuple[Type, ...]
@@ -179,7 +179,7 @@ def matrix(kind: Type) -> Type:
 
 
 def several(kind: Type, count: int) -> Type:
-    """Return the type of as many values of one kind, returned together."""
+    """Return the type of a tuple of `count` values of one kind."""
     return Type(lambda: _numba().types.UniTuple(kind.numba, count))
 
 
