@@ -98,7 +98,7 @@ def explained_request(run: ServingRun) -> list[Contribution]:
         row
         for phase, seconds in spans.items()
         if phase in steps
-        for row in _divided(
+        for row in _rows_of_batch(
             hardware[phase].replica, steps[phase], phase, seconds, drafters[phase], fleets[phase]
         )
     ]
@@ -132,10 +132,10 @@ def _mean_steps(state: ReplicaState) -> dict[str, Step]:
         "decode_kv_tokens": decodes * context,
     }
     weights = {PROMPT: (prompts > 0).astype(float), LATER: decodes}
-    return {phase: _mean(sums, of, past) for phase, of in weights.items() if of.any()}
+    return {phase: _mean_step(sums, of, past) for phase, of in weights.items() if of.any()}
 
 
-def _mean(sums: Mapping[str, Floats], weights: Floats, past: float) -> Step:
+def _mean_step(sums: Mapping[str, Floats], weights: Floats, past: float) -> Step:
     """Return the weighted mean of batches; `past` tokens of each prompt were prefix cache hits."""
     mean = {name: float(np.average(column, weights=weights)) for name, column in sums.items()}
     prompt_tokens = mean["prefill_tokens"]
@@ -148,7 +148,7 @@ def _mean(sums: Mapping[str, Floats], weights: Floats, past: float) -> Step:
     )
 
 
-def _divided(
+def _rows_of_batch(
     replica: Replica,
     step: Step,
     phase: str,
@@ -165,7 +165,7 @@ def _divided(
         most = drafter.alone + drafter.wide
         passes = most * float(step.drafted) / (drafter.drafted * decodes)
         rows += [
-            replace(_times(row, passes), name=f"drafts: {row.name}", count=passes * row.count)
+            replace(_scaled_row(row, passes), name=f"drafts: {row.name}", count=passes * row.count)
             for row in explained(drafter.hardware.replica, once, phase, 0.0)
             if row.phase.startswith(phase) and row.time_s
         ]
@@ -187,12 +187,12 @@ def _divided(
     whole = sum(row.time_s for row in rows)
     scale = seconds / whole if whole else 0.0
     return [
-        replace(_times(row, scale), count=row.count * (scale if row.time_s else 1.0))
+        replace(_scaled_row(row, scale), count=row.count * (scale if row.time_s else 1.0))
         for row in rows
     ]
 
 
-def _times(row: Contribution, scale: float) -> Contribution:
+def _scaled_row(row: Contribution, scale: float) -> Contribution:
     """Return a row with time, energy, FLOPs and bytes scaled."""
     names = ("time_s", "energy_j", "flops", "moved_bytes")
     return replace(row, **{name: getattr(row, name) * scale for name in names})

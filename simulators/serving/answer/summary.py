@@ -69,7 +69,7 @@ def row_statistics(rows: Floats) -> list[Statistics]:
     if count == 0:
         return [NO_VALUES] * rows.shape[0]
     ordered = np.sort(rows)
-    low, high, along = _places(count)
+    low, high, along = _percentile_positions(count)
     left = ordered[:, low]
     at_shares = left + along * (ordered[:, high] - left)
     columns = np.column_stack((ordered.sum(axis=1) / count, at_shares, ordered[:, -1]))
@@ -99,7 +99,7 @@ def gap_statistics(state: ReplicaState) -> Statistics:
 
 
 @functools.lru_cache(maxsize=64)
-def _places(count: int) -> tuple[Ints, Ints, Floats]:
+def _percentile_positions(count: int) -> tuple[Ints, Ints, Floats]:
     """Return the lower and upper index of each percentile among sorted values, and the fraction."""
     places = np.array(QUANTILES) * (count - 1)
     low = places.astype(np.int64)
@@ -371,7 +371,7 @@ class ServingRun:
         measured, window = completed, whole
         if point.measurement.warmup:
             measured = completed.take(slice(point.measurement.warmup, None))
-            window = _between(measured.times[:, at.ARRIVAL])
+            window = _arrival_window(measured.times[:, at.ARRIVAL])
         elif point.measurement.window == STEADY:
             window = steady_window(completed.times, self.asked.clients) or whole
         request = self.state.request
@@ -411,7 +411,7 @@ class RequestLatencies(NamedTuple):
         return RequestLatencies(self.times[which], self.output_tokens[which])
 
 
-def _between(arrival: Floats) -> MeasurementWindow:
+def _arrival_window(arrival: Floats) -> MeasurementWindow:
     """Return the window from the first to the last of some arrivals."""
     span_s = float(np.ptp(arrival)) if arrival.size else 0.0
     if span_s <= 0.0:
@@ -531,9 +531,9 @@ def _use(
         "prompt_flops_saved": _flops_saved(run),
         "cached_tokens": cached,
         "kv_fetched_tokens": counted[at.HOST_FETCHED_BLOCKS] * run.point.cache.block_size,
-        "kv_block_fill": _filled(run, float(state.gauge[:, at.BLOCK_SECONDS].sum())),
+        "kv_block_fill": _kv_block_fill(run, float(state.gauge[:, at.BLOCK_SECONDS].sum())),
         "mean_batch": work.batched / work.iterations,
-        "mean_acceptance_length": _tokens_per_step(state),
+        "mean_acceptance_length": _mean_acceptance_length(state),
         "utilization": work.busy_s / (window.span_s * sum(stages)),
         **balance(busy),
         "preemptions_recompute": counted[at.RECOMPUTE_PREEMPTIONS],
@@ -563,14 +563,14 @@ def _flops_saved(run: ServingRun) -> float | None:
     return prompt_flops_saved(run.deployment.hardware.replica, prompt, cached)
 
 
-def _tokens_per_step(state: ReplicaState) -> float | None:
+def _mean_acceptance_length(state: ReplicaState) -> float | None:
     """Return the mean acceptance length: decoded tokens per request and iteration, or None."""
     steps = int(state.gaps.sum())
     later = state.request[:, at.NUM_COMPUTED] - state.request[:, at.PROMPT] - 1
     return int(later[later > 0].sum()) / steps if steps else None
 
 
-def _filled(run: ServingRun, block_seconds: float) -> float | None:
+def _kv_block_fill(run: ServingRun, block_seconds: float) -> float | None:
     """Return the mean share of token slots of allocated blocks that hold a token.
 
     A prompt fills its slots when first scheduled; output tokens fill slots evenly from the first

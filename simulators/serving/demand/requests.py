@@ -201,7 +201,7 @@ def arrival_times(point: ServingPoint, count: int) -> Floats:
         )
     rate = point.qps / point.sessions.turns
     if point.arrivals.process == MMPP:
-        return _two_states(
+        return _mmpp_arrivals(
             point.seed,
             count,
             rate,
@@ -210,7 +210,9 @@ def arrival_times(point: ServingPoint, count: int) -> Floats:
             point.arrivals.calm_s,
         )
     if point.arrivals.process == DIURNAL:
-        return _sine(point.seed, count, rate, point.arrivals.swing, point.arrivals.period_s)
+        return _diurnal_arrivals(
+            point.seed, count, rate, point.arrivals.swing, point.arrivals.period_s
+        )
     return _unit_arrivals(point.seed, count, point.arrivals.process) / rate
 
 
@@ -223,7 +225,7 @@ def _unit_arrivals(seed: int, count: int, process: str) -> Floats:
 
 
 @functools.lru_cache(maxsize=64)
-def _two_states(
+def _mmpp_arrivals(
     seed: int, count: int, rate: float, burst_ratio: float, burst_s: float, calm_s: float
 ) -> Floats:
     """Return MMPP arrivals: times at which the integral of the rate equals Poisson arrivals."""
@@ -245,7 +247,7 @@ def _two_states(
 
 
 @functools.lru_cache(maxsize=64)
-def _sine(seed: int, count: int, rate: float, swing: float, period_s: float) -> Floats:
+def _diurnal_arrivals(seed: int, count: int, rate: float, swing: float, period_s: float) -> Floats:
     """Return diurnal arrivals: solve `t + a (1 - cos(w t)) / w = u` for Poisson arrivals `u`."""
     even_s = _unit_arrivals(seed, count, POISSON) / rate
     w = 2.0 * np.pi / period_s
@@ -305,20 +307,22 @@ def requests_of(point: ServingPoint) -> Requests:
         prompt, output = bench_serving_lengths(point.seed, count, most, point.lengths.spread)
     else:
         if point.prompt_tokens:
-            prompt = _stated(point, "prompt_tokens", prompt)
+            prompt = _stated_lengths(point, "prompt_tokens", prompt)
         if point.output_tokens:
-            output = _stated(point, "output_tokens", output)
+            output = _stated_lengths(point, "output_tokens", output)
     if point.lengths.max_output_tokens:
         output = np.minimum(output, point.lengths.max_output_tokens)
     # Clients of a closed loop send their first requests together and think before the later ones.
     thinking_s = np.where(np.arange(count) < point.arrivals.clients, 0.0, point.client.think_s)
     asked = Requests(
-        arrival_s=thinking_s if closed else _arriving(point, trace, count),
+        arrival_s=thinking_s if closed else _arrival_times(point, trace, count),
         prompt_tokens=prompt,
         output_tokens=output,
         draws=_draws(point.seed, count),
         clients=point.arrivals.clients if closed else 0,
-        prefixes=None if trace is None or point.prompt_tokens else _hashed(trace, prompt, output),
+        prefixes=None
+        if trace is None or point.prompt_tokens
+        else _trace_prefixes(trace, prompt, output),
     )
     if point.sessions.turn_tokens and point.sessions.turns == 1:
         raise Infeasible("turn_tokens_needs_turns", "a session of one request has no later turn")
@@ -329,7 +333,7 @@ def requests_of(point: ServingPoint) -> Requests:
     return behind_system_prompt(asked, point.sessions.system_prompt_tokens)
 
 
-def _hashed(trace: Trace, prompt: Ints, output: Ints) -> Prefixes | None:
+def _trace_prefixes(trace: Trace, prompt: Ints, output: Ints) -> Prefixes | None:
     """Return the shared prefixes of a trace's first requests, from its block hashes."""
     if trace.hashes is None:
         return None
@@ -342,7 +346,7 @@ def token_counts(workload: str, seed: int, requests: int) -> tuple[Ints, Ints]:
     """Return the prompt and output tokens of a workload's requests: drawn, or the trace's first."""
     if not is_trace(workload):
         if requests == 0:
-            raise UserError("requests is 0; only a trace allows 0 (all of its requests)")
+            raise UserError("requests is 0; it must be at least 1 without a trace")
         return _workload_lengths(workload, seed, requests, load_workload(workload))
     trace = load_trace(workload)
     first = slice(requests or None)
@@ -351,11 +355,11 @@ def token_counts(workload: str, seed: int, requests: int) -> tuple[Ints, Ints]:
 
 def max_prefix_hits(workload: str, prompt: Ints, output: Ints) -> Ints:
     """Return the cached tokens of each prompt with an unlimited prefix cache; 0 without hashes."""
-    prefixes = _hashed(load_trace(workload), prompt, output) if is_trace(workload) else None
+    prefixes = _trace_prefixes(load_trace(workload), prompt, output) if is_trace(workload) else None
     return np.zeros(prompt.size, np.int64) if prefixes is None else prefixes.max_prefix_hits()
 
 
-def _arriving(point: ServingPoint, trace: Trace | None, count: int) -> Floats:
+def _arrival_times(point: ServingPoint, trace: Trace | None, count: int) -> Floats:
     """Return the arrival times of the trace, scaled to `qps` if given, or drawn ones."""
     if trace is None or trace.arrival_s is None:
         return arrival_times(point, count)
@@ -365,7 +369,7 @@ def _arriving(point: ServingPoint, trace: Trace | None, count: int) -> Floats:
     return arrival
 
 
-def _stated(point: ServingPoint, name: str, drawn: Ints) -> Ints:
+def _stated_lengths(point: ServingPoint, name: str, drawn: Ints) -> Ints:
     """Return the lengths for a stated `prompt_tokens` or `output_tokens` of the point.
 
     They are constant, uniform up to the stated length, or the workload's `drawn` lengths scaled to
@@ -376,7 +380,7 @@ def _stated(point: ServingPoint, name: str, drawn: Ints) -> Ints:
         return scaled_to_mean(drawn, tokens)
     if point.lengths.spread == 0.0:
         return np.full(drawn.size, tokens)
-    return _spread(point.seed, name, drawn.size, tokens, point.lengths.spread)
+    return _uniform_lengths(point.seed, name, drawn.size, tokens, point.lengths.spread)
 
 
 def scaled_to_mean(lengths: Ints, mean: float) -> Ints:
@@ -421,7 +425,7 @@ def bench_serving_lengths(
 
 
 @functools.lru_cache(maxsize=256)
-def _spread(seed: int, name: str, count: int, most: int, spread: float) -> Ints:
+def _uniform_lengths(seed: int, name: str, count: int, most: int, spread: float) -> Ints:
     drawn = stream(seed, name).random(count)
     return _read_only(np.maximum(1, np.rint(most * (1.0 - spread * drawn))).astype(np.int64))
 

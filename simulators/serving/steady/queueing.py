@@ -234,8 +234,8 @@ def queue_state_of(station: Station, batch_size: Floats, per_s: Floats) -> Queue
     """
     numbers = batch_size * station.stages[:, None]
     closed = np.isnan(station.rate)
-    answered = _returning(station, numbers, per_s)
-    arriving = _arriving(np.where(closed, per_s[:, 1], station.rate), numbers, per_s)
+    answered = _closed_loop_state(station, numbers, per_s)
+    arriving = _open_loop_state(np.where(closed, per_s[:, 1], station.rate), numbers, per_s)
     return QueueState(
         **{
             name: np.where(closed, getattr(answered, name), getattr(arriving, name))
@@ -244,7 +244,7 @@ def queue_state_of(station: Station, batch_size: Floats, per_s: Floats) -> Queue
     )
 
 
-def _returning(station: Station, numbers: Floats, per_s: Floats) -> QueueState:
+def _closed_loop_state(station: Station, numbers: Floats, per_s: Floats) -> QueueState:
     """Return the state of a closed loop with think times, interpolated over running requests."""
     clients = np.where(np.isinf(station.clients), numbers[:, -1], station.clients)
     circulating = numbers + station.think_s[:, None] * per_s  # running and thinking clients
@@ -261,7 +261,7 @@ def _returning(station: Station, numbers: Floats, per_s: Floats) -> QueueState:
     )
 
 
-def _arriving(rate: Floats, numbers: Floats, per_s: Floats) -> QueueState:
+def _open_loop_state(rate: Floats, numbers: Floats, per_s: Floats) -> QueueState:
     """Return the state of an open loop: the distribution `p(n)` of the module's docstring."""
     most = numbers[:, -1]
     number = np.arange(1.0, most.max() + 1.0)
