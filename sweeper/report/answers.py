@@ -22,7 +22,7 @@ from sweeper.query.analysis import Sensitivity, sensitivity
 from sweeper.query.pareto import alike, knee, pareto_front, qualifying, rows_at, unstated
 from sweeper.query.scenarios import WORST, across, priced, repriced, scenarios_of
 from sweeper.questions import CarriesLoad
-from sweeper.report.run_folder import DamagedRun, asked, rows_of, runs, url_of
+from sweeper.report.run_folder import DamagedRun, asked, has_ended, rows_of, runs, url_of
 from sweeper.space.design_space import DesignSpace, Objectives, given, objectives, where
 from sweeper.space.shipped_files import scenarios, spaces
 from sweeper.space.space_file import SpaceConfig
@@ -85,7 +85,7 @@ class Answers:
     @functools.cached_property
     def unfinished(self) -> str:
         """The progress of an unfinished run, and axes with few values so far."""
-        if (self.folder / "summary.json").is_file():
+        if has_ended(self.folder):
             return ""
         done = self.store.scan()
         seen = done.select(pl.len(), *(pl.col(n).unique().implode() for n in self.space.varied))

@@ -23,7 +23,7 @@ from simulators.core.jit import Ints
 from sweeper.query.fronts import Matrix
 from sweeper.query.pareto import FEASIBLE, local_front, merge_fronts, minimised, qualifying
 from sweeper.report.answers import Answers
-from sweeper.report.run_folder import is_from_here, progress_of
+from sweeper.report.run_folder import has_ended, is_from_here, progress_of
 from sweeper.space.design_space import Objectives
 from sweeper.space.sql import names_in
 from sweeper.store.keys import definition_in
@@ -201,8 +201,7 @@ class Watch:
     @property
     def ended(self) -> bool:
         """Whether the run has ended."""
-        folder = self.answers.folder
-        return "rows" in (progress_of(folder) or {}) or (folder / "summary.json").is_file()
+        return has_ended(self.answers.folder)
 
     @property
     def stopped(self) -> bool:

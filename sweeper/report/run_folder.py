@@ -153,6 +153,11 @@ def progress_of(folder: Path) -> Progressed | None:
     return written
 
 
+def has_ended(folder: Path) -> bool:
+    """Return whether the sweep of a run has ended."""
+    return "rows" in (progress_of(folder) or {}) or (folder / "summary.json").is_file()
+
+
 def is_from_here(folder: Path) -> bool:
     """Return whether a run was started on this machine."""
     try:
