@@ -24,8 +24,6 @@ from simulators.workload.llm.parallelism import Parallelism
 Key = tuple[str, str, int]  # collective, dtype, ranks
 
 NCCL = file_of("nccl")
-BETWEEN_NODES = file_of("between_nodes")
-EXCHANGES = file_of("expert_exchange")
 COLUMNS = ("collective", "dtype", "ranks", "bytes", "time_us")
 SHORT_NAMES = {"half": "fp16", "bfloat16": "bf16"}
 
@@ -172,7 +170,7 @@ def _medians(rows: Iterable[Record]) -> Curves:
     )
 
 
-TRANSFERS, BLOCK = file_of("kv_transfers"), 16  # tokens of a KV block: whole blocks are transferred
+BLOCK = 16  # tokens of a KV block: whole blocks are transferred
 
 
 def moved(reference: Path) -> Iterator[Record]:

@@ -15,27 +15,24 @@ from simulators.dataflow.mapping import read_mapping, read_yaml
 from simulators.workload.loop_nest import Layer
 
 PJ_PER_UJ = 1e6
-DESCRIPTIONS = ARCHITECTURES, PROBLEMS = (
-    "dataflow/architectures.yaml",
-    "dataflow/problems.yaml",
-)
+ARCHITECTURES, PROBLEMS = "dataflow/architectures.yaml", "dataflow/problems.yaml"
 
 
 @dataclass(frozen=True)
 class Tables:
-    """Architectures and problems of the reference folder, which its rows name."""
+    """Architectures and problems of the reference folder, by name."""
 
     accelerators: Mapping[str, Accelerator]
     problems: Mapping[str, Any]
 
     def accelerator(self, name: str) -> Accelerator:
-        """Return an architecture; `UnknownNameError` without one."""
+        """Return an architecture. Raises UnknownNameError if no architecture has this name."""
         if name not in self.accelerators:
             raise UnknownNameError("architecture", name, self.accelerators)
         return self.accelerators[name]
 
     def layer(self, name: str) -> Layer:
-        """Return a problem; `UnknownNameError` without one."""
+        """Return the layer of a problem. Raises UnknownNameError if no problem has this name."""
         if name not in self.problems["problems"]:
             raise UnknownNameError("problem", name, self.problems["problems"])
         problem = self.problems["problems"][name]
@@ -64,7 +61,7 @@ OPTIONAL = {
     "write_words_per_cycle": "write_bandwidth",
     "shared_words_per_cycle": "shared_bandwidth",
 }
-"""Fields of a level that may be empty, by our names."""
+"""Fields of a level that may be empty, by the names in accelerator files."""
 
 
 def _accelerator(name: str, table: Mapping[str, Any], path: Path) -> Accelerator:

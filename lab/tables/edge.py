@@ -32,7 +32,7 @@ class Latencies:
     texts: Sequence[str]
     features: Floats  # a row per network
     seconds: Mapping[str, Floats]  # by device
-    degenerate: float = 0.0  # share of the quickest networks that relative errors leave out
+    degenerate: float = 0.0  # share of the fastest networks, which relative errors leave out
 
 
 def table_of(space: str) -> str:
@@ -50,7 +50,7 @@ def latencies(reference: Path, space: str) -> Latencies:
 
 
 def family(device: str) -> str:
-    """Return the name that versions of a device have in common.
+    """Return the common name of the versions of a device.
 
     >>> family("1080ti_256"), family("silver_4210r"), family("samsung_s7")
     ('1080ti', 'silver', 'samsung_s7')
@@ -65,7 +65,7 @@ NAMES = read_toml(Path(__file__).with_name("edge.toml"))
 
 @dataclass(frozen=True)
 class Matrix:
-    """Log seconds, or joules, of programs on chips; NaN where nothing was measured."""
+    """Log seconds or joules of programs on chips; NaN where not measured."""
 
     chips: Sequence[str]
     programs: Sequence[tuple[str, ...]]
@@ -95,7 +95,7 @@ def ai_hub(reference: Path) -> Matrix:
 
 
 def tiny(reference: Path, quantity: str) -> tuple[Sequence[System], Matrix]:
-    """Return devices, and `latency_s` or `energy_J_per_inference` of four models on them."""
+    """Return systems, and `latency_s` or `energy_J_per_inference` of four models on each."""
     systems: dict[str, System] = {}
     found: dict[tuple[str, tuple[str, ...]], float] = {}
     for row in read_records(reference / TINY):
@@ -112,7 +112,7 @@ def tiny(reference: Path, quantity: str) -> tuple[Sequence[System], Matrix]:
 
 
 def device_of(folder: str) -> str:
-    """Return the device that a folder of results is named after.
+    """Return the device in the name of a folder of results.
 
     >>> device_of("NUCLEO-L4R5ZI_X-CUBE-AI-7.3"), device_of("zc706")
     ('L4R5ZI', 'ZC706')

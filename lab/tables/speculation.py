@@ -1,4 +1,4 @@
-"""Throughput of S-LoRA by the number of adapters, as its authors measured it."""
+"""Measured acceptance of draft tokens: tokens per iteration, and rates by position and head."""
 
 from __future__ import annotations
 
@@ -8,11 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.tables.records import file_of, records
-
-PER_STEP = file_of("tokens_per_step")
-ACCEPTED_LENGTHS = file_of("acceptance_length")
-BY_GUESS = file_of("medusa_heads")
+from lab.tables.records import records
 
 METHODS = ("eagle", "eagle3", "mtp", "ngram")
 """Methods whose tokens per iteration were measured; of Medusa, the accuracy of each head was."""
@@ -20,15 +16,15 @@ METHODS = ("eagle", "eagle3", "mtp", "ngram")
 
 @dataclass(frozen=True)
 class Drafts:
-    """Acceptance of a method for a model, or for a set of prompts."""
+    """Acceptance of a drafting method for a model or a set of prompts."""
 
     method: str
-    group: str  # held out together
+    group: str  # model or set of prompts, held out together
     tokens: Mapping[int, float]  # per iteration, by number of draft tokens
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """Acceptance rates by position that give these tokens; interpolated between counts.
+        """Acceptance rates by position that give these tokens, interpolated between counts.
 
         >>> [round(rate, 6) for rate in Drafts("", "", {1: 1.8, 2: 2.2}).rates]
         [0.8, 0.5]
@@ -45,7 +41,7 @@ class Drafts:
 
 
 def measured_drafts(reference: Path) -> Iterator[Drafts]:
-    """Yield tokens per iteration by drafts: by set of prompts of one model, and by model."""
+    """Yield tokens per iteration by number of drafts, for each set of prompts and each model."""
     found: dict[tuple[str, str, str], dict[int, float]] = {}
     for row in records(reference, "tokens_per_step"):
         found.setdefault((row.proposer, row.dataset, ""), {})[row.k] = row.tokens_per_step
@@ -58,7 +54,7 @@ def measured_drafts(reference: Path) -> Iterator[Drafts]:
 
 
 def rates_by_guess(reference: Path) -> Mapping[tuple[str, int], Mapping[int, float]]:
-    """Return by model and Medusa head how often one of the first 1, 2 ... guesses is right."""
+    """Return the top-k accuracy by model and Medusa head, and by k."""
     rates: dict[tuple[str, int], dict[int, float]] = {}
     for row in records(reference, "medusa_heads"):
         rates.setdefault((row.vicuna_size, row.head), {})[row.top] = row.topk_accuracy
