@@ -73,8 +73,8 @@ class CodesignPoint(ServingPoint):
     """A deployment and the sizes of its accelerator."""
 
     accelerator: str = _sized(
-        "the accelerator whose sizes are changed, or the path of one's own; nothing: the GPU "
-        "computes, with its own sizes",
+        "accelerator whose sizes are changed, or the path of its file; nothing: the GPU computes "
+        "with its own sizes",
         names="accelerator",
         default="tpu_like",
         otherwise=NOTHING,
@@ -92,17 +92,17 @@ class CodesignPoint(ServingPoint):
         "technology node; 0 as in the file", unit="nm", at_least=0.0, default=0.0
     )
     dram_type: str = _sized(
-        "what an access to memory costs: lpddr4, ddr3, gddr5 or hbm2; empty as in the file",
+        "DRAM type: lpddr4, ddr3, gddr5 or hbm2; empty as in the file",
         default="",
     )
     mapping: str = _sized(
-        "how operators get onto the array: closed_form, or searched (if event-driven; minutes a "
-        "run)",
+        "mapping of operators to the array: closed_form, or searched (event fidelity only; "
+        "minutes per run)",
         known=MAPPINGS,
         default=CLOSED_FORM,
     )
     dataflow: str = _sized(
-        "what is spread over the array; any: as the sheet allows", known=dataflows(), default=ANY
+        "dataflow of the array; any: all that the file allows", known=dataflows(), default=ANY
     )
 
 
@@ -111,13 +111,13 @@ class CodesignMetrics(ServingMetrics):
     """Metrics of a deployment, and the silicon area of each device."""
 
     goodput_per_s: float | None = metric(
-        "completed requests that met both deadlines; of a steady state, by its means",
+        "completed requests that met both SLOs; in the analytic fidelity computed from means",
         unit="1/s",
         better="max",
         page="codesign.md#goodput",
     )
     area_mm2: float = metric(
-        "of one device: buffers, registers and multipliers of an array; the whole die of a GPU",
+        "area per device: buffers, registers and multipliers of an array, or the die of a GPU",
         unit="mm2",
         better="min",
         page="codesign.md#area",
@@ -219,8 +219,8 @@ def _refusals(batch: pa.RecordBatch) -> pa.RecordBatch:
 
     def refuse(point: ServingPoint) -> ServingMetrics:
         if point.accelerator == NOTHING:
-            raise Infeasible("die_unknown", f"nobody stated the area of the die of {point.gpu}")
-        raise Infeasible("mapping_searched_needs_fidelity_event", "closed_form is for both")
+            raise Infeasible("die_unknown", f"the die area of {point.gpu} is unknown")
+        raise Infeasible("mapping_searched_needs_fidelity_event", "use closed_form")
 
     return evaluate_pointwise(ServingPoint, ServingMetrics, refuse, batch)
 

@@ -327,13 +327,13 @@ class EdgePoint:
     """A network and the device it runs on."""
 
     device: str = choice(
-        "a measured device, or the path of one that `calibrate` has written", given=True
+        "a calibrated device, or the path of a device file that `calibrate` has written", given=True
     )
     search_space: str = choice(
-        f"which networks: {', '.join(SPACES)}", default=CELL_SPACE, known=tuple(SPACES), given=True
+        f"search space: {', '.join(SPACES)}", default=CELL_SPACE, known=tuple(SPACES), given=True
     )
     network: str = choice(
-        "the network as its space spells it; else the six edges of a cell", default=""
+        "network in the notation of its search space; empty: the cell of the six edges", default=""
     )
     op_0_1: str = _edge("operation of a cell from its input to node 1")
     op_0_2: str = _edge("operation from the input to node 2")

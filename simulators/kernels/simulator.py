@@ -246,7 +246,7 @@ class Schedule:
         if self.tile_m <= 0 or self.tile_n <= 0 or self.split_k < 0:
             return "tile_incomplete: tile_m and tile_n are chosen together; split_k goes with them"
         if not gpu.validated or gpu.vendor not in REGISTER_BYTES:
-            return f"tile_unknown: of kernels on {gpu.name} nothing is known"
+            return f"tile_unknown: kernels on {gpu.name} were never measured"
         sums, registers = 4.0 * self.tile_m * self.tile_n, REGISTER_BYTES[gpu.vendor]
         if sums >= registers:
             return f"tile_exceeds_registers: sums take {sums:,.0f} bytes of {registers:,.0f}"
@@ -318,15 +318,13 @@ class KernelPoint:
         given=True,
     )
     framework: str = choice(
-        f"whose kernels run: {', '.join(FRAMEWORKS)}; another's stand in where it has none",
+        f"kernel library: {', '.join(FRAMEWORKS)}; others substitute for missing kernels",
         default=DEFAULT_FRAMEWORK,
         known=FRAMEWORKS,
     )
-    tile_m: int = choice("rows of a block's tile of a product; 0: the library's choice", default=0)
-    tile_n: int = choice("columns of it; 0: the library's choice", default=0)
-    split_k: int = choice(
-        "shares of the inner products, of a tile of one's choice; 0: as pays", default=0
-    )
+    tile_m: int = choice("rows of a product's tile; 0: the library's choice", default=0)
+    tile_n: int = choice("columns of a product's tile; 0: the library's choice", default=0)
+    split_k: int = choice("splits of k with a chosen tile; 0: the fastest", default=0)
     isolated: bool = choice(
         "timed alone from the host, dispatch included", default=False, given=True
     )

@@ -65,6 +65,6 @@ def test_scaled_gpu_without_an_accelerator_reports_die_area() -> None:
 
 
 def test_missing_die_or_missing_array_is_reported() -> None:
-    assert str(answer(gpu="b200_sxm")["reason"]).startswith("die_unknown: nobody stated the area")
+    assert str(answer(gpu="b200_sxm")["reason"]).startswith("die_unknown: the die area")
     with pytest.raises(UserError, match="pe_rows: sizes of an array, and accelerator is nothing"):
         answer(pe_rows=64)
