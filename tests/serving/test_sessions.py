@@ -115,7 +115,7 @@ def test_session_ends_at_the_first_oversized_turn() -> None:
 
 
 def test_sessions_refuse_closed_loop_traces_and_analytic_fidelity() -> None:
-    with pytest.raises(UserError, match="turns is 3; closed-loop arrivals and traces have no sessions"):
+    with pytest.raises(UserError, match="turns is 3; closed-loop arrivals and traces"):
         simulate(
             dataclasses.replace(BASE, arrivals=dataclasses.replace(BASE.arrivals, process="closed"))
         )
