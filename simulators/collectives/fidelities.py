@@ -240,7 +240,7 @@ class Times:
     reasons: NDArray[Any]  # of infeasible rows; empty for rows with a time
     seconds: Floats  # the time, and the lower and upper end of its interval
     busy_ns: Floats  # of the busiest links, by row and dimension; NaN without the dimension
-    traffic: Floats  # columns as of `traffic`
+    traffic: Floats  # with the columns of `phase_model.traffic`
     level: Ints  # positions in `core.columns.LEVELS`
 
     def write(self, where: Any, *seconds: Any) -> None:

@@ -171,7 +171,7 @@ class Routed:
 
     experts: int
     top_k: int
-    groups: int = 1  # of neighbouring experts
+    groups: int = 1  # of neighboring experts
     chosen: int = 1  # number of groups that the experts of a token belong to
 
     def reached(self, parts: int) -> float:

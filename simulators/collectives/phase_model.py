@@ -152,13 +152,13 @@ def flow_shop_ns(chunks: int, phases: Ints, duration: Ints, active: int, queues:
     slots = min(chunks, lines * servers)
     busy_until = np.zeros(slots, np.int64)
     order = np.zeros(slots, np.int64)
-    who = np.zeros(slots, np.int64)
+    served = np.zeros(slots, np.int64)
     busy, sequence, now, left = 0, 0, 0, chunks
     for s in range(chunks):
         line = phases[0, DIMENSION] * queues + queue_of(phases[0, HALF], queues, s)
         if running[line] < servers:
             running[line] += 1
-            busy_until[busy], order[busy], who[busy] = duration[0], sequence, s
+            busy_until[busy], order[busy], served[busy] = duration[0], sequence, s
             busy, sequence = busy + 1, sequence + 1
         elif head[line] < 0:
             head[line], tail[line] = s, s
@@ -171,9 +171,9 @@ def flow_shop_ns(chunks: int, phases: Ints, duration: Ints, active: int, queues:
                 busy_until[i] == busy_until[first] and order[i] < order[first]
             ):
                 first = i
-        s, now = who[first], busy_until[first]
+        s, now = served[first], busy_until[first]
         busy -= 1
-        busy_until[first], order[first], who[first] = busy_until[busy], order[busy], who[busy]
+        busy_until[first], order[first], served[first] = busy_until[busy], order[busy], served[busy]
         p = stage[s]
         left_line = phases[p, DIMENSION] * queues + queue_of(phases[p, HALF], queues, s)
         running[left_line] -= 1
@@ -195,7 +195,7 @@ def flow_shop_ns(chunks: int, phases: Ints, duration: Ints, active: int, queues:
                 head[line] = follower[starting]
                 running[line] += 1
                 busy_until[busy] = now + duration[stage[starting]]
-                order[busy], who[busy] = sequence, starting
+                order[busy], served[busy] = sequence, starting
                 busy, sequence = busy + 1, sequence + 1
     return now
 

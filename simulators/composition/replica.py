@@ -290,7 +290,7 @@ def _runtime(path: Path, name: str, _mtime_ns: int) -> Runtime:
     if like := content["runtime"].get("like"):
         if set(content["runtime"]) != {"like"}:
             raise UserError(
-                f"{path}: a runtime that is like another has [batch_times] and [kernels] besides"
+                f"{path}: a runtime with `like` may only add [batch_times] and [kernels]"
             )
         today, times = load_runtime(like), content.get("batch_times", {})
         kernels = {**today.kernels, **content.get("kernels", {})}

@@ -50,7 +50,7 @@ UM2_PER_MM2, PJ_PER_J = 1e6, 1e12
 
 
 class Machine(NamedTuple):
-    """An accelerator in numbers by level, columns as of `arrays.Problem`."""
+    """Arrays of an accelerator by level, with the columns of `access.Problem`."""
 
     sizes: Ints
     energy_pj: Floats

@@ -216,7 +216,7 @@ class ExpertExchange(Collective):
     tokens: Column  # of a rank
     experts: int
     top_k: int
-    groups: int = 1  # of neighbouring experts
+    groups: int = 1  # of neighboring experts
     chosen: int = 1  # groups that the experts of a token belong to
 
 

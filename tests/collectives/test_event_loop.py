@@ -14,7 +14,7 @@ from simulators.collectives.events import state as at
 from simulators.collectives.events.event_queue import LENGTH, pop, push
 
 Call = tuple[object, ...]
-START, HAPPEN = loop._start_all.py_func, loop._happen.py_func
+START, HAPPEN = loop._start_all.py_func, loop._process_event.py_func
 DELIVER = loop._deliver.py_func
 """As they are; a test replaces what the loop calls."""
 
@@ -39,14 +39,14 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     calls = Calls()
     for name in (
         "_start_all",
-        "_happen",
+        "_process_event",
         "_deliver",
         "flow",
-        "pass_on",
+        "advance",
         "serve",
         "finish",
-        "hear",
-        "hear_in_tree",
+        "receive",
+        "receive_in_tree",
         "join",
         "send",
         "send_in_tree",
@@ -77,14 +77,14 @@ FLOWS: Call = ("flow", loop.FOREVER_NS)
 
 
 def test_events_run_in_time_order_until_the_queue_is_empty(calls: Calls) -> None:
-    events = [(5, at.HOP + 4 * 7), (3, at.READY + 4 * 9), (3, at.HEAR + 4 * 2)]
+    events = [(5, at.HOP + 4 * 7), (3, at.READY + 4 * 9), (3, at.RECEIVE + 4 * 2)]
     state = state_with(events)
     loop.run.py_func(state, 100)
     assert calls == [
         ("_start_all",),
-        ("_happen", at.READY, 9, 3),
-        ("_happen", at.HEAR, 2, 3),
-        ("_happen", at.HOP, 7, 5),
+        ("_process_event", at.READY, 9, 3),
+        ("_process_event", at.RECEIVE, 2, 3),
+        ("_process_event", at.HOP, 7, 5),
     ]
     assert state.report[at.UNFINISHED] == 7
     assert state.shared_until_ns[0] == -1.0
@@ -98,7 +98,7 @@ def test_run_stops_at_the_limit_of_link_events(
     def happen(state: Any, *_: int) -> None:
         state.report[at.LINK_EVENTS] += 1
 
-    monkeypatch.setattr(loop, "_happen", happen)
+    monkeypatch.setattr(loop, "_process_event", happen)
     loop.run.py_func(state, 3)
     assert (state.report[at.LINK_EVENTS], state.clock[LENGTH]) == (3, 2)
 
@@ -116,7 +116,7 @@ def test_run_stops_at_the_limit_of_link_events(
 def test_run_requests_more_memory_before_the_reserve_is_used(
     calls: Calls, waiting: int, flying: int, capacity: int, spares: int, has_space: bool
 ) -> None:
-    state = state_with([(3, at.HEAR)] * waiting, capacity=capacity)
+    state = state_with([(3, at.RECEIVE)] * waiting, capacity=capacity)
     state.clock[[at.FLYING, at.SPARES]] = flying, spares
     loop.run.py_func(state, 100)
     assert state.report[at.UNFINISHED] == (7 if has_space else at.NO_CAPACITY)
@@ -132,20 +132,20 @@ def test_messages_sharing_links_advance_to_the_next_event(
     note = calls.named("flow", 1)
 
     def flow(state: Any, following_ns: float) -> Any:
-        push.py_func(state.queue, state.clock, 20, at.HEAR)
+        push.py_func(state.queue, state.clock, 20, at.RECEIVE)
         state.clock[at.FLYING] = 0
         return note(state, following_ns)
 
     monkeypatch.setattr(loop, "flow", flow)
     loop.run.py_func(state, 100)
-    assert calls == [("_start_all",), FLOWS, ("_happen", at.HEAR, 0, 20)]
+    assert calls == [("_start_all",), FLOWS, ("_process_event", at.RECEIVE, 0, 20)]
     assert state.shared_until_ns[0] == 20.0
 
 
 def test_messages_advance_to_the_only_event(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
-    state = state_with([(50, at.HEAR)], mode=at.SHARED)
+    state = state_with([(50, at.RECEIVE)], mode=at.SHARED)
     state.clock[at.FLYING] = 1
-    monkeypatch.setattr(loop, "_happen", lambda state, *_: state.clock.fill(0))
+    monkeypatch.setattr(loop, "_process_event", lambda state, *_: state.clock.fill(0))
     loop.run.py_func(state, 100)
     assert calls == [("_start_all",), ("flow", 50)]
 
@@ -154,23 +154,25 @@ def test_messages_do_not_advance_between_simultaneous_events(
     calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One flies and does not arrive until 50, when two events happen; the second takes it away.
-    state = state_with([(50, at.HEAR), (60, at.HEAR + 8), (50, at.HEAR + 4)], mode=at.SHARED)
+    state = state_with(
+        [(50, at.RECEIVE), (60, at.RECEIVE + 8), (50, at.RECEIVE + 4)], mode=at.SHARED
+    )
     state.clock[at.FLYING] = 1
-    note = calls.named("_happen")
+    note = calls.named("_process_event")
 
     def happen(state: Any, what: int, index: int, now: int) -> None:
         note(state, what, index, now)
         assert state.shared_until_ns[0] == (60.0 if index == 2 else -1.0)
         state.clock[at.FLYING] = int(index == 0)
 
-    monkeypatch.setattr(loop, "_happen", happen)
+    monkeypatch.setattr(loop, "_process_event", happen)
     loop.run.py_func(state, 100)
     assert calls == [
         ("_start_all",),
         ("flow", 50),
-        ("_happen", at.HEAR, 0, 50),
-        ("_happen", at.HEAR, 1, 50),
-        ("_happen", at.HEAR, 2, 60),
+        ("_process_event", at.RECEIVE, 0, 50),
+        ("_process_event", at.RECEIVE, 1, 50),
+        ("_process_event", at.RECEIVE, 2, 60),
     ]
 
 
@@ -210,10 +212,10 @@ def test_all_streams_join_before_any_queue_starts(
         (at.READY, 2, {"send": False}, ["send"]),
         (at.READY, 3, {"send_in_tree": True}, ["send_in_tree", "finish"]),
         (at.READY, 3, {"send_in_tree": False}, ["send_in_tree"]),
-        (at.HOP, 4, {"pass_on": True}, ["pass_on", "serve"]),
-        (at.HOP, 4, {"pass_on": False, "_deliver": loop.NOBODY}, ["pass_on", "_deliver"]),
-        (at.HOP, 4, {"pass_on": False, "_deliver": 0}, ["pass_on", "_deliver", "hear"]),
-        (at.HEAR, 4, {}, ["hear"]),
+        (at.HOP, 4, {"advance": True}, ["advance", "serve"]),
+        (at.HOP, 4, {"advance": False, "_deliver": loop.NO_STREAM}, ["advance", "_deliver"]),
+        (at.HOP, 4, {"advance": False, "_deliver": 0}, ["advance", "_deliver", "receive"]),
+        (at.RECEIVE, 4, {}, ["receive"]),
     ],
 )
 def test_event_dispatches_to_a_message_or_a_stream(
@@ -236,7 +238,7 @@ def test_event_dispatches_to_a_message_or_a_stream(
     assert [call[0] for call in calls] == wanted
     who = 0 if what == at.HOP else index
     assert all(
-        call[1:] == {"pass_on": (index,), "hear": (who, 30)}.get(str(call[0]), (index, 30))
+        call[1:] == {"advance": (index,), "receive": (who, 30)}.get(str(call[0]), (index, 30))
         for call in calls
     )
     assert state.report[at.LINK_EVENTS] == int(what == at.HOP)
@@ -247,14 +249,14 @@ def test_event_dispatches_to_a_message_or_a_stream(
     [
         (4, NO_TREE, -1, 1, 8, False),  # asked for: whoever waits for it hears it
         (4, NO_TREE, -2, 1, 8, False),
-        (4, NO_TREE, 0, 1, loop.NOBODY, False),  # not yet asked for
+        (4, NO_TREE, 0, 1, loop.NO_STREAM, False),  # not yet asked for
         (3, BINARY, -1, 1, 8, False),  # from a dimension that is no tree
-        (4, BINARY, -1, 1, loop.NOBODY, True),
-        (5, BINARY, 3, 1, loop.NOBODY, True),
-        (5, BINARY, 3, 0, loop.NOBODY, True),
-        (5, BINARY, 3, at.WAITING, loop.NOBODY, False),  # it comes too early
+        (4, BINARY, -1, 1, loop.NO_STREAM, True),
+        (5, BINARY, 3, 1, loop.NO_STREAM, True),
+        (5, BINARY, 3, 0, loop.NO_STREAM, True),
+        (5, BINARY, 3, at.WAITING, loop.NO_STREAM, False),  # it comes too early
         (6, BINARY, -1, at.WAITING, 8, False),  # for the other visit
-        (6, BINARY, 0, at.WAITING, loop.NOBODY, False),
+        (6, BINARY, 0, at.WAITING, loop.NO_STREAM, False),
     ],
 )
 def test_message_is_delivered_to_the_waiting_receiver(
@@ -284,7 +286,7 @@ def test_message_is_delivered_to_the_waiting_receiver(
     state.matched[8, slot] = matched
     state.stream[8, [at.STAGE, at.TO_SEND]] = 1, to_send
     assert DELIVER(state, 3, 30) == who
-    assert calls == ([("hear_in_tree", 8, slot, 30)] if is_heard else [])
+    assert calls == ([("receive_in_tree", 8, slot, 30)] if is_heard else [])
     assert state.spare.tolist() == [0, 1, 2, 3, 78]
     assert (state.clock[at.SPARES], state.report[at.DELIVERED]) == (4, 11)
     assert state.matched.sum() == state.matched[8, slot] == matched + 1

@@ -113,7 +113,7 @@ def test_malformed_trace_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "cut.et").write_bytes((tmp_path / "cut.et").read_bytes()[:-3])
     with pytest.raises(UserError, match="truncated"):
         read_chakra(tmp_path / "cut.et")
-    with pytest.raises(UserError, match="not there"):
+    with pytest.raises(UserError, match="does not exist"):
         nodes_of({0: (Operator(0, "a", "compute", (7,)),)}, lambda o, rank: 0)
     with pytest.raises(UserError, match="operator 3 occurs twice"):
         nodes_of({0: (Operator(3, "a", "compute"),) * 2}, lambda o, rank: 0)

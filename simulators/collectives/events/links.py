@@ -144,7 +144,7 @@ def links_of(block: int, ranks: int) -> int:
 
 
 @kernel(i8(STATE, i8, i8, i8), no_refcount=True)
-def moved(state: State, rank: int, d: int, ahead: int) -> int:
+def neighbor(state: State, rank: int, d: int, ahead: int) -> int:
     """Return the rank that is `ahead` further along a dimension."""
     if state.is_alike[d]:
         return rank
@@ -172,7 +172,7 @@ def dispatch(
     state.clock[at.SPARES] = spares
     m = state.spare[spares]
     message = state.messages[m]
-    to = moved(state, rank, d, ahead)
+    to = neighbor(state, rank, d, ahead)
     track = UP
     if block == FULL_BLOCK:
         track = ahead
@@ -212,7 +212,7 @@ def serve(state: State, m: int, now: int) -> None:
 
 
 @kernel(boolean(STATE, i8), no_refcount=True)
-def pass_on(state: State, m: int) -> bool:
+def advance(state: State, m: int) -> bool:
     """Move a message to its next link; return whether there is a next link."""
     message = state.messages[m]
     left = message[at.HOPS_LEFT] - 1
@@ -222,7 +222,7 @@ def pass_on(state: State, m: int) -> bool:
     d = message[at.AXIS]
     own = state.settings.owned
     if state.whole[d, BLOCK] == RING_BLOCK:
-        here = moved(state, message[at.HERE], d, 1 - 2 * message[at.STEP])
+        here = neighbor(state, message[at.HERE], d, 1 - 2 * message[at.STEP])
         message[at.HERE] = here
         message[at.TRACK] = here * own + state.first_link[d] + message[at.STEP]
         return True
@@ -256,7 +256,7 @@ def _share(state: State, m: int, now: int) -> None:
     route[:] = -1
     for i in range(count):
         route[i] = message[at.TRACK]
-        pass_on(state, m)
+        advance(state, m)
     message[at.HOPS_LEFT], message[at.STARTED] = count, now
     state.shares[m, at.LEFT], state.shares[m, at.ELAPSED] = message[at.BYTES], 0.0
     flying = state.clock[at.FLYING]

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from simulators.collectives.events import event_queue
 from simulators.core.jit import FloatMatrix, Floats, IntMatrix, Ints, struct
 
-STAGE, INSERTED, SENT, FREE, TO_SEND, HEARD, PLAIN, CHARGED, TOGGLE = range(9)
+STAGE, INSERTED, SENT, FREE, TO_SEND, RECEIVED, PLAIN, CHARGED, TOGGLE = range(9)
 """Columns of a stream; TO_SEND is WAITING while the stream is queued."""
 STREAM_FIELDS: Final = 9
 WAITING: Final = -1
@@ -27,7 +27,7 @@ COUNTERS: Final = event_queue.COUNTERS + 4
 IN_TURN, SHARED, ALONE = range(3)
 """Modes of sharing links: one message after the other, fair shares, or no contention."""
 EVEN, ALL, NONE = range(3)
-HOP, READY, HEAR = range(3)
+HOP, READY, RECEIVE = range(3)
 """Kinds of events: a message reaches a device, a packet is ready, an early message is received."""
 KIND_BITS: Final = 2
 KINDS: Final = 1 << KIND_BITS
@@ -72,9 +72,9 @@ class State(NamedTuple):
 
     settings: Settings
     phases: PhaseTable
-    whole: IntMatrix  # per dimension, columns as of `blocks`
-    rates: FloatMatrix  # per dimension, columns as of `blocks`
-    strides: Ints  # between neighbours of a dimension, in simulated ranks
+    whole: IntMatrix  # per dimension, with the columns of `blocks`
+    rates: FloatMatrix  # per dimension, with the columns of `blocks`
+    strides: Ints  # between neighbors of a dimension, in simulated ranks
     is_alike: Ints  # per dimension: a single rank is simulated for all
     uplinks: Ints  # per dimension, of a leaf switch
     first_link: Ints  # of a dimension, among the links of a rank

@@ -164,7 +164,7 @@ FLAT = "flat:"
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A topology with an algorithm on each dimension; columns as of `blocks`."""
+    """A topology with an algorithm on each dimension; with the columns of `blocks`."""
 
     topology: Topology
     whole: NDArray[np.int64]

@@ -71,7 +71,7 @@ def nodes_of(
         for o in ordered:
             if missing := [before for before in o.after if before not in position]:
                 raise UserError(
-                    f"operator {o.id} '{o.name}' waits for {missing[0]}, which is not there"
+                    f"operator {o.id} '{o.name}' waits for {missing[0]}, which does not exist"
                 )
             after, is_compute = tuple(position[before] for before in o.after), o.kind == "compute"
             issued.append(_Issued(rank, o, len(nodes)))
@@ -130,7 +130,7 @@ def _groups(issued: Sequence[_Issued], everyone: tuple[int, ...]) -> Iterator[li
             for one, other in zip(most, mine, strict=True):
                 a, b = one.operator, other.operator
                 if (a.collective, a.size_bytes) != (b.collective, b.size_bytes):
-                    raise UserError(f"{one} meets {other}; they are not the same")
+                    raise UserError(f"{one} does not match {other}")
         yield from ([by_rank[rank][k].node for rank in ranks] for k in range(len(most)))
 
 

@@ -324,7 +324,7 @@ class Walk:
     keep: Ints
     where: Ints  # slots of the factors
     goals: Floats  # logarithms of the goal of the three mappings, and scratch
-    promise: float  # as of its start
+    promise: float  # logarithm of the lower bound of the spread
     evaluations: int = 0
     feasible: int = 0
 

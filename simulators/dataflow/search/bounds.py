@@ -107,7 +107,7 @@ def _surplus(
             sent = float(energy[outer, at.READS]) / blocks[1] + float(rates[outer, at.HOP]) * hops
             filled = float(energy[inner, at.FILLS]) / blocks[0]
             costs[t] = sent + filled
-            if t == at.OUTPUT:  # the first time, a sum does not come in, here and in `whole` alike
+            if t == at.OUTPUT:  # neither `costs` nor `whole` has the first entry of a sum
                 costs[t] += float(energy[outer, at.UPDATES]) / blocks[1]
             whole += costs[t] * _words(problem, t)
             if passes:

@@ -69,7 +69,7 @@ class Node:
     kind: str  # one of KINDS
     inputs: tuple[int, ...]  # positions of the nodes it reads
     shape: Shape  # of the result; the last rank is contiguous
-    weights: tuple[Shape, ...] = ()  # none where they are another node's (tied)
+    weights: tuple[Shape, ...] = ()  # empty for tied weights
     repeat: int = 1  # number of runs: layers represented, times steps
     copies: int = 1  # of the weights: layers represented
     stride: int = 1  # of a convolution or pool

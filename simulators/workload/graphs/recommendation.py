@@ -1,7 +1,7 @@
 """Models bound by table lookups: recommendation, and graph convolutions.
 
 DLRM looks up and sums rows of large tables, and multiplies every pair of the results (Naumov et
-al., 2019). A graph convolution gathers the features of all neighbours, sums them per node and
+al., 2019). A graph convolution gathers the features of all neighbors, sums them per node and
 multiplies by a matrix (Kipf and Welling, 2017). Both are bound by memory where their tables are.
 """
 
