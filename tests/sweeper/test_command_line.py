@@ -288,7 +288,7 @@ MISTAKES = [
     ("plan toy", "Write +space=toy"),
     ("+space=toy sampler.points=4", "sampler 'grid' has no options"),
     (f"trust {'n' * 300}", "is too long for a file name"),
-    (f"+space={'n' * 300}", "is too long for a file name"),
+    (f"+space={'n' * 300}", "unknown space"),
     ("accuracy kernel", "unknown group of checks 'kernel'; did you mean 'kernels'?"),
 ]
 
