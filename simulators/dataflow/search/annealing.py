@@ -124,7 +124,7 @@ def copy(loops: Ints, keep: Ints, where: Ints, source: int, target: int) -> int:
 
 @kernel(i8(array(i8), i8, i8, f8), no_refcount=True)
 def other(options: Ints, number: int, current: int, draw: float) -> int:
-    """Return a random one of the first `number` options that is not the current one."""
+    """Return a random option among the first `number`, except the current option."""
     found = options[int(draw * (number - 1))]
     return int(options[number - 1] if found == current else found)
 
