@@ -176,7 +176,7 @@ def test_quantized_experts_have_separate_factors_and_kernels() -> None:
 
 def test_older_release_refuses_other_keys(tmp_path: Path) -> None:
     (file := tmp_path / "mine.toml").write_text('[runtime]\nlike = "vllm"\nlayer_s = 1.0\n')
-    with pytest.raises(UserError, match="like another"):
+    with pytest.raises(UserError, match="may only add"):
         load_runtime(str(file))
 
 

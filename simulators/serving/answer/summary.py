@@ -58,7 +58,7 @@ def statistics_of(values: Floats) -> Statistics:
     """Return the statistics of values over requests; zeros without values.
 
     >>> statistics_of(np.array([1.0, 2.0, 3.0]))
-    Spread(mean=2.0, p50=2.0, p90=2.8, p95=2.9, p99=2.98, longest=3.0)
+    Statistics(mean=2.0, p50=2.0, p90=2.8, p95=2.9, p99=2.98, longest=3.0)
     """
     return row_statistics(values[np.newaxis])[0] if values.size else NO_VALUES
 
