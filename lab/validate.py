@@ -30,6 +30,9 @@ def main(words: list[str]) -> int:
     parser.add_argument(
         "--write", action="store_true", help="store the checks of whole groups with the product"
     )
+    parser.add_argument(
+        "--details", action="store_true", help="also single GPUs, models and submissions"
+    )
     asked = parser.parse_args(words)
     names = asked.claims or FOLDER.names()
     if asked.write and (asked.reference or asked.rows != runner.TEST):
@@ -38,7 +41,8 @@ def main(words: list[str]) -> int:
         FOLDER.find(name)
     found: dict[str, list[Check]] = {}
     for name in names:
-        for check in run(name, asked.reference, asked.rows):
+        details = asked.details or asked.write
+        for check in run(name, asked.reference, asked.rows, details=details):
             found.setdefault(name, []).append(check)
             print(json.dumps(dataclasses.asdict(check)) if asked.json else line(check), flush=True)
     if asked.write:
@@ -77,14 +81,16 @@ def _fields(check: Check) -> dict[str, object]:
     return fields | {n: v for n, v in optional.items() if v not in (ERROR, None)}
 
 
-def run(name: str, reference: Path | None = None, rows: str = runner.TEST) -> Iterator[Check]:
+def run(
+    name: str, reference: Path | None = None, rows: str = runner.TEST, *, details: bool = False
+) -> Iterator[Check]:
     """Yield the checks of a group of claims as they are computed.
 
     Raises:
         UnknownNameError: there is no such group.
         UserError: there is no folder of measured tables.
     """
-    yield from runner.run(name, measured_tables(reference), rows)
+    yield from runner.run(name, measured_tables(reference), rows, details=details)
 
 
 def measured_tables(reference: Path | None) -> Path:

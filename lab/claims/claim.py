@@ -52,6 +52,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     unit: str = "%"
     kind: str = ERROR
     note: str = ""
+    is_detail: bool = False  # stored with the product, printed only with `--details`
 
     @property
     def line_kind(self) -> str:

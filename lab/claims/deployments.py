@@ -184,6 +184,7 @@ def _predicted(
             "number": number,
             "has_peer": row.peer_tpot_s is not None,
             "gpu": row.gpu,
+            "model": row.model,
             "framework": row.framework,
             "is_dense": row.is_dense,
             "is_kept": not row.excluded,

@@ -75,13 +75,14 @@ ERRORS = ("mean", "median", "p90", "worst")
 Frames = Callable[[str], pl.DataFrame | Exception]
 
 
-def run(group: str, reference: Path, rows: str = TEST) -> Iterator[Check]:
+def run(group: str, reference: Path, rows: str = TEST, *, details: bool = False) -> Iterator[Check]:
     """Yield the lines of a group of claims as they are computed.
 
     Args:
         group: the name of a claims file, such as "kernels".
         reference: the folder of measured tables.
         rows: `test` for rows that no fit has seen, `all` for every row.
+        details: whether to yield the lines of single GPUs, models and submissions, too.
 
     Raises:
         UnknownNameError: there is no such group.
@@ -90,7 +91,8 @@ def run(group: str, reference: Path, rows: str = TEST) -> Iterator[Check]:
     content = load_claims(file)
     frames = functools.cache(functools.partial(_predictions, file, content.inputs, reference, rows))
     for claim in content.claims:
-        yield from _guarded(claim, frames)
+        if details or not claim.is_detail:
+            yield from _guarded(claim, frames)
 
 
 def _predictions(

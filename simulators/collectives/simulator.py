@@ -116,7 +116,7 @@ class Collectives:
     """The simulator of collectives and traces of operators."""
 
     name: str = "collectives"
-    version: int = 6
+    version: int = 7
     point: type = CollectivePoint
     metrics: type = CollectiveMetrics
 

@@ -222,7 +222,7 @@ class Dataflow:
     """The simulator of loop nests on spatial accelerators."""
 
     name: str = "dataflow"
-    version: int = 6
+    version: int = 7
     point: type = DataflowPoint
     metrics: type = DataflowMetrics
 

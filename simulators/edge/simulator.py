@@ -368,7 +368,7 @@ class Edge:
     """The simulator of networks on edge devices."""
 
     name: str = "edge"
-    version: int = 1
+    version: int = 2
     point: type = EdgePoint
     metrics: type = EdgeMetrics
 

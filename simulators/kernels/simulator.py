@@ -361,7 +361,7 @@ class Kernels:
     """The kernel simulator."""
 
     name: str = "kernels"
-    version: int = 14
+    version: int = 15
     point: type = KernelPoint
     metrics: type = KernelMetrics
 
