@@ -200,8 +200,7 @@ def validated(simulator: Simulator, points: int, results: Any) -> pa.RecordBatch
     wrong = next(_mistakes(simulator, points, results), None)
     if wrong is not None:
         raise UserError(
-            f"the simulator '{simulator.name}' {wrong}\n"
-            "Nothing of this batch was stored; check_simulator of tests/contracts.py says more"
+            f"the simulator '{simulator.name}' {wrong}\nNothing of this batch was stored"
         )
     batch: pa.RecordBatch = results
     return batch
