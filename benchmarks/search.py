@@ -98,7 +98,7 @@ class Whole:
 def flagship(outputs: str) -> Iterator[Check]:
     """Yield the share of the flagship's runs that searches need."""
     sweep = asked_by([f"+space={FLAGSHIP}", f"outputs={outputs}", "plot=false"]).sweep
-    sweep.answer()
+    sweep.run()
     whole = Whole(sweep)
     points = len(whole.index)
     cheap = cheap_metrics(sweep.space, whole.index)
@@ -131,7 +131,7 @@ def billion(outputs: str) -> Check:
     asked = [f"+space={GPUS}", f"outputs={outputs}", "plot=false", *BILLION]
     sweep = asked_by([*asked, "sampler=bounds", "engine=inline"]).sweep
     began_s = time.perf_counter()
-    sweep.answer()
+    sweep.run()
     took_s, rows = time.perf_counter() - began_s, sweep.store.scan()
     front = pareto_front(rows, sweep.objectives, per=list(sweep.given))
     looked = rows.select(pl.len()).collect().item()

@@ -97,7 +97,6 @@ def options_on(gpu: str, models: Sequence[str], engines: str, dtypes: str) -> Gp
 
 
 def _dtypes(gpu: Gpu, model: LanguageModel, asked: str) -> tuple[str, ...]:
-    """Return the asked precisions that a GPU supports."""
 
     def supported(names: Sequence[str]) -> tuple[str, ...]:
         return tuple(name for name in names if _is_supported(gpu, name))
@@ -202,7 +201,6 @@ def pools_of_gpus(
 
 
 def _known(names: str, option: str, known: Sequence[str]) -> list[str]:
-    """Return comma-separated names, each of which must be known."""
     found = list(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))
     for name in found:
         if name not in known:
@@ -323,7 +321,6 @@ class Prefilter:
         return found
 
     def _one_pool(self, batch: pa.RecordBatch) -> Floats:
-        """Return the ratios of designs with one pool."""
         groups = numbers(batch, "attention_dp")
         if (numbers(batch, "ep") > 1).any():
             dense = {"ep": 1, "attention_dp": 1, "moe.backend": GATHERED}
@@ -345,7 +342,6 @@ class Prefilter:
         return np.maximum(ttft, self._ratios(decode, None, self.tpot_s))
 
     def _ratios(self, batch: pa.RecordBatch, ttft_s: float | None, tpot_s: float | None) -> Floats:
-        """Return the largest ratio of a steady-state latency to the given deadlines."""
         found = self.steady(batch)
 
         def metric(name: str) -> Floats:
@@ -360,7 +356,6 @@ class Prefilter:
 
 
 def _pool(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
-    """Return the designs of one of two pools; partial replicas make no design."""
     tp = numbers(batch, f"pools.{name}_tp")
     tp = np.where(tp > 0, tp, numbers(batch, "tp"))
     gpus = numbers(batch, "replicas") * numbers(batch, f"pools.{name}_gpus")
@@ -380,7 +375,6 @@ def _mean_prompts(batch: pa.RecordBatch) -> NDArray[np.int64]:
 
 
 def _with(batch: pa.RecordBatch, columns: Mapping[str, object]) -> pa.RecordBatch:
-    """Return the batch with columns replaced by one value per row, or one for all rows."""
     for name, values in columns.items():
         place = batch.schema.get_field_index(name)
         if not isinstance(values, np.ndarray):

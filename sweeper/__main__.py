@@ -100,7 +100,6 @@ def _search_here_last() -> None:
 
 
 def _shortened(said: str) -> str:
-    """Return a message that a terminal can print, with long lines cut."""
     lines = printable(said).splitlines()
     return "\n".join(x if len(x) <= _WIDEST else f"{x[:_WIDEST]} ..." for x in lines)
 
@@ -161,7 +160,6 @@ def _called(command: str, words: list[str]) -> int:
 
 
 def _no_command(first: str, rest: list[str]) -> UserError:
-    """Return the error for an unknown command; suggests `+space=` for the name of a space."""
     known = spaces()
     meant = next((w for w in (first, *rest) if w in known), "NAME")
     hint = "" if first in known else suggestion(first, COMMANDS)

@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Required, TypedDict
+from typing import Any, TypedDict
 
 from simulators.core.errors import UserError, unknown
 from sweeper.engines import load_engine
@@ -42,36 +42,10 @@ class Failures(TypedDict, total=False):
     memory_gb: float | None
 
 
-class _Chosen(TypedDict):
+class Chosen(TypedDict):
+    """A sampler or an engine: its name, beside its options."""
+
     name: str
-
-
-class _Written(TypedDict, total=False):
-    name: Required[str]
-    space: Required[dict[str, Any]]
-    sampler: _Chosen
-    engine: _Chosen
-    failures: Failures
-    outputs: str
-    output: str
-    plot: bool
-    points: int | None
-
-
-TOP, FAILURES = tuple(_Written.__annotations__), tuple(Failures.__annotations__)
-"""The keys of a configuration, and of its part `failures`."""
-
-
-def check_types(written: Mapping[str, Any]) -> None:
-    """Raise `UserError` for the first value of a configuration that has the wrong type."""
-    try:
-        typed(written, _Written)
-    except MistypedError as error:
-        value: Any = written
-        for key in filter(None, error.path.split(".")):
-            value = value[key]
-        said = f"{error.path}={value}: write {error.wanted}" if error.path else error.wanted
-        raise UserError(shown(said)) from error
 
 
 @dataclass(frozen=True)
@@ -80,9 +54,9 @@ class Configuration:
 
     name: str
     space: Mapping[str, Any]
-    sampler: Mapping[str, Any] = field(default_factory=lambda: {"name": "grid"})
-    engine: Mapping[str, Any] = field(default_factory=lambda: {"name": "auto"})
-    failures: Mapping[str, Any] = field(default_factory=dict)
+    sampler: Chosen = field(default_factory=lambda: Chosen(name="grid"))
+    engine: Chosen = field(default_factory=lambda: Chosen(name="auto"))
+    failures: Failures = field(default_factory=lambda: Failures())
     outputs: str = "outputs"
     output: str = "text"
     plot: bool = True
@@ -127,12 +101,10 @@ class Configuration:
         Raises:
             UserError: a value is invalid.
         """
-        if not str(self.outputs or "").strip():
-            raise UserError("outputs= is empty: write a folder or a URL, as in outputs=outputs")
         config = parse_space(self.space)
         priced = space_of(config)
         space = unpriced(priced)
-        wanted, engine = objectives(config, space), dict(self.engine)
+        wanted, failures = objectives(config, space), dict[str, Any](self.failures)
         meta = {"space": self.name, "objectives": json.dumps(wanted)}
         goal = Goal(wanted, where(config, space), given(config, space, wanted), priced)
         return Sweep(
@@ -140,12 +112,28 @@ class Configuration:
             objectives=wanted,
             where=goal.where,
             sampler=_sampler(config, space, goal, **self.sampler),
-            engine=load_engine(engine.pop("name"), **engine),
+            engine=load_engine(**self.engine),
             store=Store(f"{self.outputs}/{self.name}", define(space), meta),
-            limits=Limits(**{n: self.failures[n] for n in _LIMITS if n in self.failures}),
+            limits=Limits(**{n: failures[n] for n in _LIMITS if n in failures}),
             priced=priced,
             given=goal.given,
         )
+
+
+TOP, FAILURES = tuple(Configuration.__annotations__), tuple(Failures.__annotations__)
+"""The keys of a configuration, and of its part `failures`."""
+
+
+def check_types(written: Mapping[str, Any]) -> None:
+    """Raise `UserError` for the first value of a configuration that has the wrong type."""
+    try:
+        typed(written, Configuration)
+    except MistypedError as error:
+        value: Any = written
+        for key in filter(None, error.path.split(".")):
+            value = value[key]
+        said = f"{error.path}={value}: write {error.wanted}" if error.path else error.wanted
+        raise UserError(shown(said)) from error
 
 
 def _sampler(

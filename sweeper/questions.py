@@ -1,7 +1,7 @@
 """Optional interfaces of simulators: questions by flags, load tests, deployments, bounds.
 
-A simulator object may implement them itself. Questions, load tests and deployments may also stand
-in a file with the simulator's name, in `planning/` or `deploy/`.
+A simulator object may implement them itself. Questions, load tests and deployments stand in a file
+with the simulator's name, in `planning/` or `deploy/`.
 """
 
 from __future__ import annotations
@@ -92,18 +92,12 @@ class Question:
     refused: Mapping[str, str] = field(default_factory=dict)  # refused devices and reasons
 
 
-@runtime_checkable
-class Asks(Protocol):
+@dataclass(frozen=True)
+class Asks:
     """Turns flags into a question."""
 
     flags: type  # frozen dataclass: its fields are the flags
-
-    def question(self, flags: Any) -> Question:
-        """Return the question for some flags.
-
-        Raises:
-            UserError: a flag has an invalid value.
-        """
+    question: Callable[[Any], Question]  # raises UserError for an invalid flag
 
 
 @runtime_checkable

@@ -90,17 +90,7 @@ class Sweep:
         say: Say = lambda _: None,
         expect: Callable[[Sequence[Batch], Sequence[Batch]], None] = lambda _, __: None,
     ) -> pl.LazyFrame:
-        """Run the sweep and return all rows; the arguments are those of `answer`."""
-        self.answer(watch, say, expect)
-        return repriced(self.store.scan(), self.priced or self.space)
-
-    def answer(
-        self,
-        watch: Callable[[Part], None] = lambda _: None,
-        say: Say = lambda _: None,
-        expect: Callable[[Sequence[Batch], Sequence[Batch]], None] = lambda _, __: None,
-    ) -> None:
-        """Run the sweep; the rows stay in the store.
+        """Run the sweep and return all rows, which stay in the store.
 
         An interrupted sweep can be run again; it loses only the batches in progress.
 
@@ -123,3 +113,4 @@ class Sweep:
                 if left:
                     for part in pool.run(task, fresh, left, say):
                         watch(part)
+        return repriced(self.store.scan(), self.priced or self.space)

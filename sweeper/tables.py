@@ -60,7 +60,6 @@ class Table:
 
     @functools.cached_property
     def _rows(self) -> dict[tuple[Any, ...], int]:
-        """The row number of each design."""
         table = _read(self.file)
         return {design: i for i, design in enumerate(table.select(self._inputs).rows())}
 

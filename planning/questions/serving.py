@@ -40,7 +40,7 @@ from simulators.serving.demand.workloads import is_trace, load_trace
 from simulators.serving.point import SPECULATIONS
 from simulators.serving.simulator import SIMULATOR
 from simulators.workload.llm.parallelism import BACKENDS, GATHERED
-from sweeper.questions import Deadline, Question, flag
+from sweeper.questions import Asks, Deadline, Question, flag
 from sweeper.text import number_in
 
 TAIL_PERCENTILE = 90
@@ -186,7 +186,6 @@ def question_of(flags: ServingFlags) -> Question:
 
 
 def _check(flags: ServingFlags) -> None:
-    """Raise `UserError` for a number that is not above zero, or an unknown engine."""
     for what in ("qps", "ttft", "tpot", "budget"):
         value = getattr(flags, what)
         if value is not None and not value > 0:
@@ -240,7 +239,6 @@ def _factors(words: str) -> list[float]:
 
 
 def _replayed(row: Mapping[str, Any], workload: str, load: OfferedLoad) -> str:
-    """Return the load of a design as a sentence."""
     answered = row["completed_requests"] or 0
     rate = "at the trace's rate" if row["qps"] is None else f"{row['qps']:.4g} per second"
     if is_trace(workload):
@@ -279,7 +277,6 @@ def _space(
     deadlines: tuple[Deadline, ...],
     prices: str,
 ) -> dict[str, Any]:
-    """Return the space of candidate designs."""
     slo = " AND ".join(f"{d.metric} <= {d.limit:g}" for d in deadlines)
     parallelism, rules = parallelism_of(models, flags.gpus)
     backends, supported = backends_of(flags.moe_backend, mixtures="ep" in parallelism)
@@ -319,7 +316,6 @@ def _space(
 
 
 def _described(row: Mapping[str, Any]) -> str:
-    """Return a design as text: replicas, GPUs, parallelism, engine."""
     gpu, engine = row["gpu"], engine_named(row["scheduler"])
     if row["pools.prefill_gpus"]:
         pools = (
@@ -338,11 +334,4 @@ def _described(row: Mapping[str, Any]) -> str:
     return f"{copies}{gpus} {gpu} ({', '.join(shown)}), {engine}{drafts}"
 
 
-class ServingQuestions:
-    """Questions about serving."""
-
-    flags = ServingFlags
-    question = staticmethod(question_of)
-
-
-QUESTIONS = ServingQuestions()
+QUESTIONS = Asks(ServingFlags, question_of)

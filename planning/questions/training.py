@@ -18,7 +18,7 @@ from simulators.training.memory import rank_memory
 from simulators.training.metrics import job_of, plans_of
 from simulators.training.point import TrainingPoint, batch_of
 from simulators.training.simulator import SIMULATOR
-from sweeper.questions import Deadline, Question, flag
+from sweeper.questions import Asks, Deadline, Question, flag
 from sweeper.text import number_in
 
 COST = "run_cost_usd"
@@ -178,7 +178,6 @@ def _fullest_stage(row: Mapping[str, Any]) -> str:
 
 
 def _gains(row: Mapping[str, Any]) -> str:
-    """Return the gains in tokens per second of single changes as text, largest first."""
     changes = _changes(_design(row))
     points = [TrainingPoint(**{**_design(row), **change}) for change in changes.values()]
     rates = SIMULATOR.evaluate(batch_of(points)).column("tokens_per_s").to_pylist()
@@ -192,19 +191,16 @@ def _gains(row: Mapping[str, Any]) -> str:
 
 
 def _design(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a design."""
     return {f.name: row[f.name] for f in fields(TrainingPoint) if f.name in row}
 
 
 def _changes(design: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return changes of a design: fields and their values, by printed name."""
     fixed = {name: design[name] for name in ("dtype", "recompute", "gpu")}
     changes = {"batch x 2": {"batch": 2 * design["batch"]}, **TABLES["changes"]}
     return {name: change for name, change in changes.items() if not change.items() & fixed.items()}
 
 
 def _described(row: Mapping[str, Any]) -> str:
-    """Return a design as text: GPUs and parallelism."""
     gpus = row["tp"] * row["pp"] * row["cp"] * row["dp"]
     names = ("tp", "pp", "cp", "ep", "dp")
     degrees = ", ".join(f"{name} {row[name]}" for name in names if row[name] > 1)
@@ -212,11 +208,4 @@ def _described(row: Mapping[str, Any]) -> str:
     return f"{gpus} {row['gpu']} ({degrees}), {row['schedule']}{chunks}"
 
 
-class TrainingQuestions:
-    """Questions about training."""
-
-    flags = TrainingFlags
-    question = staticmethod(question_of)
-
-
-QUESTIONS = TrainingQuestions()
+QUESTIONS = Asks(TrainingFlags, question_of)

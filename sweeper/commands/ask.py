@@ -9,56 +9,59 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import math
+import statistics
 import sys
-import types
-import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
 from simulators.core.fields import columns_of
-from sweeper.commands.flags import parser_of, real, whole
+from sweeper.commands.flags import number_of, parser_of
 from sweeper.commands.run import Asked, asked_by, sweep
-from sweeper.commands.verdicts import (
-    ALL_BUT,
-    Row,
-    SloProbability,
-    Verdict,
-    in_percent,
-    lateness,
-    verdicts,
-)
 from sweeper.engines import load_engine
 from sweeper.engines.chunks import hinted
+from sweeper.query.uncertainty import Z90, probability_within
 from sweeper.questions import DEPLOYMENTS, QUESTIONS, Asks, Deploys, Question, known_beside
+from sweeper.report import evidence
 from sweeper.report.answers import Answers, point_of
-from sweeper.report.evidence import (
-    by_measurements,
-    evidence,
-    named_facts,
-    shares_in_words,
-    shares_of_row,
-    weakest_in_words,
-)
 from sweeper.report.summary import elsewhere
 from sweeper.report.tables import print_table, print_words, write_text
 from sweeper.samplers._axis_searches import MinReplicasSearch
 from sweeper.store.keys import SHOWN
-from sweeper.text import human
+from sweeper.text import human, in_words, reason_in_words
 
 _SHORT_SWEEP_S = 2.0
 """CPU-seconds of work below which starting a worker process takes longer than the sweep."""
+_CANDIDATES = 400
+"""Number of cheapest designs per device whose probabilities are computed."""
+_MANY = 5
+"""Multiple of a deadline from which the excess is printed as a factor."""
+ALL_BUT, TINY = 0.99, 1e-9
+"""Largest printed probability, and the tolerance of rounding down to percent."""
+_CHECKS = 2
+"""Accuracy checks printed."""
+NO_COMMAND = "No command"
+
+Row = Mapping[str, Any]
 
 
 def main(words: list[str]) -> int:
     """Sweep and print the answer; the exit code is 1 if no design meets the SLO."""
-    words = _named(words)
+    verbs = {f"--{name.removesuffix('ing')}": name for name in QUESTIONS.names()}
+    if words and words[0] in verbs:  # `--train MODEL`
+        words = [verbs[words[0]], "--model", *words[1:]]
     named = bool(words) and not words[0].startswith("-")
     simulator = load_simulator(words[0] if named else QUESTIONS.names()[0])
     asks = known_beside(simulator, QUESTIONS)
@@ -83,14 +86,6 @@ def main(words: list[str]) -> int:
     else:
         answer.print()
     return 0 if answer.is_found else 1
-
-
-def _named(words: list[str]) -> list[str]:
-    """Expand `--train MODEL` to `training --model MODEL`."""
-    verbs = {f"--{name.removesuffix('ing')}": name for name in QUESTIONS.names()}
-    if words and words[0] in verbs:
-        return [verbs[words[0]], "--model", *words[1:]]
-    return words
 
 
 def _fewest(asked: Asked, question: Question, slo: SloProbability, *, is_free: bool) -> Asked:
@@ -119,7 +114,7 @@ def parsed(asks: Asks, words: list[str]) -> tuple[argparse.Namespace, Question]:
         spelt = dict.fromkeys((f"--{f.name}", f"--{f.name.replace('_', '-')}"))
         parser.add_argument(
             *spelt,
-            type=_reader(f.hint, f.metadata),
+            type=number_of(f.hint, f.metadata["unit"], f.metadata["least"]),
             help=f.metadata["doc"],
             choices=f.metadata["choices"] or None,
             required=required,
@@ -130,19 +125,180 @@ def parsed(asks: Asks, words: list[str]) -> tuple[argparse.Namespace, Question]:
     return chosen, asks.question(asked)
 
 
-def _reader(kind: Any, metadata: typing.Mapping[str, Any]) -> Callable[[str], Any]:
-    """Return the parser of a flag's value for the type of its field."""
-    if isinstance(kind, types.UnionType):
-        kind = next(k for k in typing.get_args(kind) if k is not type(None))
-    if kind is int:
-        return whole(metadata["least"])
-    return real(metadata["unit"]) if kind is float else str
+@dataclass(frozen=True)
+class SloProbability:
+    """Compute P(meets SLO) of designs and compare the result with the requested minimum."""
+
+    question: Question
+    least: float  # required probability
+    band: float  # half-width of the 90 % interval where none is stated
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of a row that the probability needs."""
+        times = [d.metric for d in self.question.deadlines]
+        means = [d.interval for d in self.question.deadlines]
+        ends = [f"{name}_{end}" for name in means for end in ("lo", "hi")]
+        return tuple(dict.fromkeys((*times, *means, *ends, *self.question.excluded)))
+
+    def misses(self, rows: pl.DataFrame) -> NDArray[np.float64]:
+        """Return the factor by which rows miss the SLO or the probability; 1 or less passes."""
+        return np.array([self._miss(row) for row in rows.iter_rows(named=True)], np.float64)
+
+    def prefilter(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
+        """Return a lower bound of the ratio of each point's latency to the deadline."""
+        if self.question.prefilter is None:
+            return np.ones(batch.num_rows)
+        return self.question.prefilter(batch)
+
+    def _miss(self, row: Row) -> float:
+        deadlines = self.question.deadlines
+        if any(row.get(d.metric) is None for d in deadlines):
+            return math.inf
+        worst = max(row[d.metric] / d.limit * self._margin(row, d) for d in deadlines)
+        if any(row[name] for name in self.question.excluded):
+            return float(max(worst, 2.0))
+        does = lateness(self.question, row) <= 1.0 and self.probability(row)[0] >= self.least
+        return float(min(worst, 1.0) if does else max(worst, math.nextafter(1.0, 2.0)))
+
+    def _margin(self, row: Row, deadline: Any) -> float:
+        """Return the factor by which a latency must stay below its deadline."""
+        low, high = row.get(f"{deadline.interval}_lo"), row.get(f"{deadline.interval}_hi")
+        sigma, middle = math.log1p(self.band) / Z90, 0.0
+        if low and high:
+            sigma = math.log(high / low) / (2 * Z90)
+            middle = math.log(low * high) / 2 - math.log(row[deadline.interval])
+        z = statistics.NormalDist().inv_cdf(max(self.least, 0.5))
+        return max(1.0, math.exp(z * sigma + middle))
+
+    def probability(self, row: Row) -> tuple[float, bool]:
+        """Return the probability to meet all deadlines, and whether it uses stated intervals."""
+        probability, stated = 1.0, True
+        for d in self.question.deadlines:
+            one, known = probability_within(
+                row, d.metric, d.limit, interval=d.interval, band=self.band
+            )
+            probability, stated = probability * one, stated and known
+        return probability, stated
 
 
-NO_COMMAND = "No command"
+def in_percent(probability: float) -> str:
+    """Return a probability in percent, rounded down.
 
-_CHECKS = 2
-"""Accuracy checks printed."""
+    >>> in_percent(0.796), in_percent(0.8), in_percent(0.9999)
+    ('79 %', '80 %', '> 99 %')
+    """
+    return "> 99 %" if probability > ALL_BUT else f"{math.floor(100.0 * probability + TINY):.0f} %"
+
+
+def lateness(question: Question, row: Row) -> float:
+    """Return the largest ratio of a latency to its deadline."""
+    return max(float(row[d.metric]) / d.limit for d in question.deadlines)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict on one device under one load."""
+
+    given: Mapping[str, Any]  # the model and load
+    device: str
+    row: Row | None  # the best design, or the nearest
+    does: bool  # whether the design meets the deadlines
+    why: str  # reason or remark
+    others: Sequence[Row]  # other designs that meet the deadlines, cheapest first
+
+    @property
+    def design(self) -> Row:
+        """The row, which a verdict on a device with candidates has."""
+        assert self.row is not None
+        return self.row
+
+
+def verdicts(question: Question, last: Answers, slo: SloProbability) -> list[Verdict]:
+    """Return a verdict on each device for each combination of given values."""
+    rows = last.named(last.results.collect()).lazy()
+    devices = dict.fromkeys((*map(str, last.space.axes[question.device]), *question.refused))
+    values = [dict.fromkeys(last.space.axes[name]) for name in question.given]
+    found = []
+    for combination in product(*values):
+        given = dict(zip(question.given, combination, strict=True))
+        alike = rows.filter(pl.all_horizontal(pl.col(n).eq_missing(v) for n, v in given.items()))
+        for device in devices:
+            verdict = functools.partial(Verdict, given, device)
+            if device in question.refused:
+                found.append(verdict(None, False, question.refused[device], ()))
+            else:
+                own = alike.filter(pl.col(question.device) == device)
+                found.append(_verdict(question, slo, own, verdict))
+    return found
+
+
+def _verdict(
+    question: Question, slo: SloProbability, rows: pl.LazyFrame, verdict: Callable[..., Verdict]
+) -> Verdict:
+    deadlines = [pl.col(d.metric) / d.limit for d in question.deadlines]
+    flaws = [pl.col(name).cast(pl.Boolean) for name in question.excluded]
+    judged = (
+        rows.filter(pl.col("status").cast(pl.String) == "ok")
+        .with_columns(__late=pl.max_horizontal(*deadlines))
+        .filter(pl.col("__late").is_not_null())
+        .with_columns(__flawed=pl.any_horizontal(pl.lit(False), *flaws))
+    )
+    meets = (pl.col("__late") <= 1.0) & ~pl.col("__flawed")
+    found = judged.filter(meets).bottom_k(_CANDIDATES, by=question.without_price).collect()
+    if found.is_empty():
+        near = judged.bottom_k(1, by="__late").collect().to_dicts()
+        why = "; ".join(_flaws(question, near[0])) if near else _usual_reason(rows)
+        return verdict(near[0] if near else None, False, why, ())
+    priced = [_priced(question, slo, row) for row in found.iter_rows(named=True)]
+    if question.budget is not None:
+        within = [row for row in priced if row["cost"] is None or row["cost"] <= question.budget]
+        if not within:
+            least = min(priced, key=lambda row: float(row["cost"]))
+            words = next(iter(least["amounts"][question.prices[0]]))
+            cost = f"costs ${least['cost']:.2f} {words}"
+            return verdict(least, False, f"{cost}, above the budget of ${question.budget:g}", ())
+        priced = within
+    priced.sort(
+        key=lambda row: (row["cost"] or 0.0, row[question.without_price], -row["probability"])
+    )
+    if enough := [row for row in priced if row["probability"] >= slo.least]:
+        by = question.without_price if enough[0]["cost"] is None else "cost"
+        cheapest = [row for row in enough if row[by] == enough[0][by]]
+        return verdict(max(cheapest, key=lambda row: row["probability"]), True, "", priced)
+    best = max(priced, key=lambda row: row["probability"])
+    why = f"no design reaches P(meets SLO) = {100.0 * slo.least:g} %"
+    return verdict(best, True, why, priced)
+
+
+def _priced(question: Question, slo: SloProbability, row: Row) -> dict[str, Any]:
+    probability, stated = slo.probability(row)
+    amounts = {prices: dict(question.amounts(row, prices)) for prices in question.prices}
+    first = next(iter(amounts[question.prices[0]].values()), None)
+    return {**row, "probability": probability, "stated": stated, "amounts": amounts, "cost": first}
+
+
+def _usual_reason(rows: pl.LazyFrame) -> str:
+    """Return the most common reason of infeasible rows as a sentence."""
+    reasons = rows.select("reason").collect()["reason"].drop_nulls().cast(pl.String)
+    if reasons.is_empty():
+        return "the model does not fit"
+    common = reasons.str.split(":").list.first().mode().sort()[0]
+    return reason_in_words(next(text for text in reasons if text.startswith(common)))
+
+
+def _flaws(question: Question, row: Row) -> Iterator[str]:
+    for d in question.deadlines:
+        if row[d.metric] > d.limit:
+            times = row[d.metric] / d.limit
+            name = in_words(d.metric, "s")
+            if times < _MANY:
+                yield f"{name} is {100 * (times - 1):.0f} % over the deadline"
+            else:
+                yield f"{name} is {times:.0f} times the deadline"
+    for name, said in question.excluded.items():
+        if row[name]:
+            yield said
 
 
 @dataclass(frozen=True)
@@ -194,7 +350,7 @@ class Answer:
             "probability": row["probability"] if row else None,
             "probability_basis": self._basis(row) if row else None,
             "time_by_evidence": {
-                v.device: shares_of_row(v.row) for v in self.verdicts if v.row is not None
+                v.device: evidence.shares_of_row(v.row) for v in self.verdicts if v.row is not None
             },
             "next_best": self._next_best(best) if best else None,
             "command": self._command(row) if row else None,
@@ -206,7 +362,6 @@ class Answer:
         }
 
     def _by_load(self) -> Iterator[tuple[Mapping[str, Any], list[Verdict]]]:
-        """Yield each load with the verdicts on all devices."""
         for _, found in groupby(self.verdicts, key=lambda verdict: tuple(verdict.given.items())):
             group = list(found)
             yield group[0].given, group
@@ -240,7 +395,6 @@ class Answer:
     def _print_devices(
         self, given: Mapping[str, Any], found: Sequence[Verdict], best: Verdict | None
     ) -> None:
-        """Print a line per device: its best design, or the reason why it has none."""
         device, amounts = self.question.device, self._amount_columns(found)
         metrics = [d.metric for d in self.question.deadlines]
         header = ["", device, *amounts, *metrics, "P(meets SLO)", "measured or fitted", "design"]
@@ -257,7 +411,11 @@ class Answer:
                     else f"no {prices} price"
                     for prices, words in amounts.values()
                 ]
-                measured = f"{100 * by_measurements(row):.0f} %" if shares_of_row(row) else "-"
+                measured = (
+                    f"{100 * evidence.by_measurements(row):.0f} %"
+                    if evidence.shares_of_row(row)
+                    else "-"
+                )
                 design = self._described(row) + (f"; {verdict.why}" if verdict.why else "")
                 rest = [in_percent(row["probability"]), measured, design]
             mark = "*" if verdict is best else ""
@@ -278,7 +436,6 @@ class Answer:
         return {f"$ {word}, {prices}": (prices, word) for prices in lists for word in words[:1]}
 
     def _print_best(self, best: Verdict, found: Sequence[Verdict]) -> None:
-        """Print the best design, its probability, its evidence and the next best."""
         question, last, row = self.question, self.last, best.design
         several = len(question.prices) > 1
         costs = [
@@ -295,8 +452,10 @@ class Answer:
         print_words(f"{_probability(row)} ({self._basis(row)}){why}.")
         if intervals := list(self._intervals(row)):
             print_words(f"90 % prediction interval: {', '.join(intervals)}.")
-        if shares := shares_in_words(shares_of_row(row)):
-            print_words(f"Time by evidence: {shares}{weakest_in_words(last.simulator, row)}.")
+        if shares := evidence.shares_in_words(evidence.shares_of_row(row)):
+            print_words(
+                f"Time by evidence: {shares}{evidence.weakest_in_words(last.simulator, row)}."
+            )
         print_words(self._accuracy(row))
         if (second := self._next_best(best)) is not None:
             print_words(self._alternative(row, second))
@@ -304,13 +463,11 @@ class Answer:
             self._print_other_prices(best, found, prices)
 
     def _basis(self, row: Row) -> str:
-        """Return the basis of P(meets SLO)."""
         if row["stated"]:
             return "from the 90 % prediction intervals"
         return f"assuming a 90 % prediction interval of ±{100 * self.chosen.band:.0f} %"
 
     def _intervals(self, row: Row) -> Iterator[str]:
-        """Yield the 90 % prediction interval of each metric with a deadline, where stated."""
         for d in self.question.deadlines:
             ends = [row.get(f"{d.interval}_{end}") for end in ("lo", "hi")]
             if all(ends) and row[d.interval]:
@@ -319,9 +476,8 @@ class Answer:
                 yield f"{self.last.word(d.metric)} {low} to {high}"
 
     def _accuracy(self, row: Row) -> str:
-        """Return the errors on the most measured rows of the design's model or device."""
-        names = named_facts(self.last.simulator, row)
-        known = evidence(self.last.space.simulator).errors_naming(names, sys.maxsize)
+        names = evidence.named_facts(self.last.simulator, row)
+        known = evidence.evidence(self.last.space.simulator).errors_naming(names, sys.maxsize)
         if not known:
             return f"Accuracy: no measured rows name {' or '.join(names)}."
         known.sort(key=lambda check: -check.rows)
@@ -333,7 +489,6 @@ class Answer:
         return f"Error on measured rows: {errors}. More: sweeper accuracy{''.join(flags)}"
 
     def _print_other_prices(self, best: Verdict, found: Sequence[Verdict], prices: str) -> None:
-        """Print the cheapest design by another price list."""
         priced = [
             (next(iter(v.row["amounts"][prices].values())), v)
             for v in found
@@ -349,7 +504,6 @@ class Answer:
         print_words(f"Cheapest design at {prices} prices: {same}, {human(cost, '$')}.")
 
     def _alternative(self, row: Row, second: Row) -> str:
-        """Return the next best design compared with the best."""
         by = "cost" if row["cost"] and second["cost"] else self.question.without_price
         change = second[by] / row[by] - 1
         what = f"{by} {100 * change:+.0f} %" if abs(change) >= 0.005 else f"same {by}"
@@ -357,7 +511,6 @@ class Answer:
         return f"Alternative: {self._described(second)}: {what}, {only}{_probability(second)}."
 
     def _print_nearest(self, found: Sequence[Verdict]) -> None:
-        """Print that no design meets the deadlines, and the nearest design."""
         question = self.question
         print()
         within = " within the budget" if question.budget is not None else ""
@@ -371,7 +524,6 @@ class Answer:
             )
 
     def _advice(self) -> str:
-        """Return a hint: the budget that suffices, or the question's advice."""
         costs = [v.row.get("cost") for v in self.verdicts if v.row is not None]
         usd = min((usd for usd in costs if usd is not None), default=None)
         if usd is not None and len(list(self._by_load())) == 1:
@@ -379,7 +531,6 @@ class Answer:
         return " ".join(self.question.advice)
 
     def _print_next(self, bests: Sequence[Row]) -> None:
-        """Print the command of the first answer, and the next commands to type."""
         name, at = self.last.name, elsewhere(self.chosen.outputs)
         print()
         command = self._command(bests[0])
@@ -396,7 +547,6 @@ class Answer:
         return ", ".join([self.question.described(row), *(f"{n} {human(row[n])}" for n in details)])
 
     def _command(self, row: Row) -> str:
-        """Return the command that deploys the design, or the reason why there is none."""
         simulator, name = self.last.simulator, f"{self.last.name} {row['key'][:SHOWN]}"
         writer = known_beside(simulator, DEPLOYMENTS)
         assert isinstance(writer, Deploys)

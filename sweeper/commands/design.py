@@ -121,7 +121,6 @@ def show(name: str, key: str, outputs: str, records: str | None) -> int:
 
 
 def _print_figures(title: str, names: Sequence[str], design: StoredDesign) -> None:
-    """Print columns of a design, with 90 % prediction intervals where available."""
     print(title)
     last, row = design.last, design.row
     ends = {f"{name}_{end}" for name in names for end in ("lo", "hi")}
@@ -341,7 +340,6 @@ def _compare_designs(first: StoredDesign, second: StoredDesign) -> int:
 
 
 def _compare_operators(first: StoredDesign, second: StoredDesign) -> None:
-    """Print the operators with the largest difference in time."""
     times: dict[tuple[str, str], list[float]] = {}
     for place, design in enumerate((first, second)):
         for c in design.operators():
@@ -374,7 +372,6 @@ def _change(a: Any, b: Any) -> str:
 
 
 def _compare_log(design: StoredDesign, file: Path, *, as_json: bool) -> int:
-    """Print the error of a design's predictions against a benchmark's log."""
     last, row = design.last, design.row
     text, reader = read_text(file), known_beside(last.simulator, LOAD_TESTS)
     logged = reader.read_log(text, str(file)) if isinstance(reader, ReadsLogs) else {}

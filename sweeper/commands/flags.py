@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 from simulators.core.errors import UserError, suggestion
 from sweeper.commands import COMMANDS, SHARED
@@ -78,7 +78,7 @@ def _add(
     name = argument["name"]
     known = spaces() if "values" in argument else values.get(name.lstrip("-"), ())
     if "least" in argument:
-        options["type"] = whole(argument["least"])
+        options["type"] = number_of(int, least=argument["least"])
     elif "type" in argument:
         options["type"] = _TYPES[argument["type"]]
     if "help" in argument:
@@ -96,31 +96,25 @@ def examples(command: str) -> str:
     return "\n".join(f"  python -m sweeper {line}" for line in COMMANDS[command]["examples"])
 
 
-def whole(least: int | None = None) -> Callable[[str], int]:
-    """Return a reader of whole numbers of at least `least`, which may be written as 10k."""
+def number_of(kind: Any, unit: str = "", least: int | None = None) -> Callable[[str], Any]:
+    """Return the reader of an argument of type `kind`; text stays text.
 
-    def read(text: str) -> int:
-        number = number_in(text)
-        if number is None or number != int(number):
-            raise argparse.ArgumentTypeError(f"'{text}' is not a whole number; write 64 or 10k")
-        if least is not None and number < least:
-            raise argparse.ArgumentTypeError(f"{int(number)}: write at least {least}")
-        return int(number)
-
-    return read
-
-
-def real(unit: str) -> Callable[[str], float]:
-    """Return a reader of numbers that may be written with a unit, as in 800ms."""
+    A number may have a suffix of the unit, as in 800ms or 10k. Whole numbers are at least `least`.
+    """
+    kinds = {kind, *get_args(kind)}  # `float | None` has two
 
     def read(text: str) -> float:
         number = number_in(text, unit)
-        if number is None:
+        is_whole = int in kinds
+        if number is None or (is_whole and number != int(number)):
             example = {"s": "800ms or 1.5s", "1/s": "20 or 1.5k", "$": "40"}.get(unit, "64 or 10k")
-            raise argparse.ArgumentTypeError(f"'{text}' is not a number; write {example}")
-        return number
+            what = "a whole number" if is_whole else "a number"
+            raise argparse.ArgumentTypeError(f"'{text}' is not {what}; write {example}")
+        if least is not None and number < least:
+            raise argparse.ArgumentTypeError(f"{number:.0f}: write at least {least}")
+        return int(number) if is_whole else number
 
-    return read
+    return read if kinds & {int, float} else str
 
 
 def share(word: str) -> float:

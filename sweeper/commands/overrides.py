@@ -121,7 +121,6 @@ def _offer(group: str, name: str, kind: type) -> None:
 
 
 def _chosen(overrides: list[str]) -> dict[str, str]:
-    """Return the sampler and the engine that were chosen."""
     words = dict(w.split("=", 1) for w in overrides if w.startswith(("sampler=", "engine=")))
     for group, name in words.items():
         if not re.fullmatch(r"[\w./~ -]+", name):
@@ -151,7 +150,6 @@ def _check_choices(plain: dict[str, Any], chosen: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def _hydra_errors(overrides: list[str], axes: list[str]) -> Iterator[None]:
-    """Convert errors of Hydra and OmegaConf to `UserError`."""
     try:
         yield
     except (ValueError, RecursionError) as error:
@@ -162,7 +160,6 @@ def _hydra_errors(overrides: list[str], axes: list[str]) -> Iterator[None]:
 
 
 def _plainly(hydra: str, omegaconf: str, overrides: list[str], axes: list[str]) -> str:
-    """Return the error message in terms of the words that were typed."""
     if match := re.search(r"Could not find '(\w+)/([^']*)'", hydra):
         known = {"sampler": samplers.names(), "engine": engines.ENGINES}.get(match[1], ())
         return str(UnknownNameError(match[1], match[2], known))
@@ -191,7 +188,6 @@ def _plainly(hydra: str, omegaconf: str, overrides: list[str], axes: list[str]) 
 
 
 def _unknown_key(key: str, overrides: list[str], axes: list[str]) -> str:
-    """Return the message for an unknown key, with the known keys."""
     leaf = key.split(".")[-1]
     word = next((w for w in overrides if leaf and leaf in w.split("=")[0]), key)
     path = word.split("=")[0].lstrip("+~")

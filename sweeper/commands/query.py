@@ -343,7 +343,6 @@ _OF_A_DESIGN = ("near", "fleet")
 
 
 def _described() -> str:
-    """Return the kinds of analysis with a description each."""
     said = {
         "sensitivity": "The share of a metric's variance that each axis explains alone.",
         "effects": "The mean of a metric at each value of each axis.",
@@ -357,7 +356,6 @@ def _where(last: Answers, chosen: argparse.Namespace) -> str | None:
 
 
 def _brief(last: Answers, table: pl.DataFrame, first: list[str]) -> pl.DataFrame:
-    """Return the key, the `first` columns, the axes and the objectives of each design."""
     named = last.named(table)
     wanted = dict.fromkeys(["key", *first, *last.space.varied, *last.objectives])
     return named.select(n for n in wanted if n in named.columns)
@@ -418,7 +416,6 @@ def report(words: list[str]) -> int:
 
 
 def _draw(last: Answers, chosen: argparse.Namespace, file: Path) -> None:
-    """Draw one picture."""
     if chosen.plot not in PICTURES:
         raise unknown(f"there is no picture '{chosen.plot}'", chosen.plot, PICTURES)
     if file.suffix not in _SUFFIXES:

@@ -84,7 +84,6 @@ def verify(words: list[str]) -> int:
 
 
 def _check_installation() -> int:
-    """Check catalog files, spaces and simulators, one line each; return 1 on a failure."""
     checks: list[tuple[str, Callable[[], str]]] = [
         (folder.plural, functools.partial(_facts, folder))
         for folder in FOLDERS.values()
@@ -198,7 +197,6 @@ def _merge(source: str, outputs: str) -> None:
 
 
 def _spaces(folder: str) -> list[str]:
-    """Return the spaces with results in a folder."""
     fs, path = filesystem(folder)
     there = fs.get_file_info(pafs.FileSelector(path, allow_not_found=True))
     names = sorted(info.base_name for info in there if info.type == pafs.FileType.Directory)

@@ -97,7 +97,6 @@ def sweep(asked: Asked) -> Ended:
 
 
 def _answered(asked: Asked, folder: Path) -> Ended:
-    """Run the sweep under a live display."""
     sweep, failures, said = asked.sweep, asked.written["failures"], list[str]()
     space, store = sweep.space, sweep.store
     allowed = space.size - sum(space.removed().values())
@@ -127,7 +126,7 @@ def _answered(asked: Asked, folder: Path) -> Ended:
         say(f"space {asked.name}: {space.size:,} points, {len(space.varied)} axes vary")
         for line in space.counts.in_words:
             say(f"  {line}")
-        sweep.answer(watch, say, expect)
+        sweep.run(watch, say, expect)
     rows = dict(progress.rows)
     write_progress(folder, {"answered": progress.answered, "to_do": progress.total, "rows": rows})
     return Ended(
@@ -149,7 +148,6 @@ def _check_failures(progress: Progress, most: int | None) -> None:
 
 
 def _write(ended: Ended, *, plot: bool) -> None:
-    """Write the summary, the front and its picture into the folder of the run."""
     answers, folder = ended.answers, ended.answers.folder
     try:
         summary = msgspec.json.encode(ended.to_dict(), enc_hook=str)

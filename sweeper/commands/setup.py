@@ -74,7 +74,6 @@ def complete_line() -> list[str]:
 
 
 def _overrides(words: list[str]) -> list[str]:
-    """Return known overrides: spaces, samplers, engines, their options, and axes of the space."""
     found = [f"+space={name}" for name in spaces()]
     for group, names, known, options in (
         ("sampler", samplers.names(), runnable(samplers.SAMPLERS), samplers.options_of),
@@ -118,7 +117,6 @@ def space_schema() -> dict[str, Any]:
 
 
 def _case(name: str) -> dict[str, Any]:
-    """Return the schema of the spaces of one simulator."""
     simulator = load_simulator(name)
     axes = {column.name: _axis(column) for column in columns_of(simulator.point)}
     union = {n: {"description": axis["description"]} for n, axis in axes.items()}
@@ -176,7 +174,6 @@ def trust(words: list[str]) -> int:
 
 
 def _trust(folder: Path) -> None:
-    """Add a folder to the file of trusted folders."""
     home, file = folder.resolve(), trust_file().resolve()
     if not home.is_dir() or not str(home).isprintable():
         raise UserError(f"{folder} is not a folder, or its name has unprintable characters")

@@ -63,13 +63,11 @@ def kinds() -> dict[str, list[str]]:
 
 
 def _like(kind: str, names: list[str], word: str) -> list[str]:
-    """Return the names of a kind that contain a word, aliases included."""
     folder = next((folder for folder in FOLDERS.values() if folder.plural == kind), None)
     return [name for name in names if word in name] if folder is None else list(folder.like(word))
 
 
 def _question(file: Path) -> str:
-    """Return the first sentence of a space's description."""
     whole = about(file)
     match = re.match(r".*?[.?](?=\s|$)", whole)
     return match[0] if match else whole

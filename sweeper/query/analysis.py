@@ -190,7 +190,6 @@ def steps_from(
 
 
 def _near(axis: str, values: list[Any], value: Any) -> pl.Expr:
-    """Return the condition that an axis is one step away from a value."""
     if any(isinstance(v, str) or v is None for v in values):
         near = [v for v in values if v != value]
     else:

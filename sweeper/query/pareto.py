@@ -111,7 +111,6 @@ def unstated(
 
 
 def _fronts(table: pl.DataFrame, objectives: Objectives, per: Sequence[str]) -> pl.DataFrame:
-    """Return the rows of `table` on the front of their group, with the number of equal rows."""
     values = minimised(table, objectives)
     if per:
         kept, ties = group_fronts(values, group_numbers(table, per))
@@ -184,7 +183,6 @@ def slices(results: pl.LazyFrame) -> Iterator[pl.LazyFrame]:
 
 
 def _slice(results: pl.LazyFrame, start: int, count: int) -> pl.LazyFrame:
-    """Return `count` rows from `start` with row numbers, without reading earlier rows."""
     return results.slice(start, count).with_row_index("__row", offset=start)
 
 

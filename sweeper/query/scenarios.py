@@ -136,7 +136,6 @@ def repriced(results: pl.LazyFrame, space: DesignSpace) -> pl.LazyFrame:
 
 
 def _in(results: pl.LazyFrame, simulator: Reprices, prices: Mapping[str, Any]) -> pl.LazyFrame:
-    """Return rows with costs at given prices."""
     schema = results.collect_schema()
 
     def cost(metric: str) -> pl.Expr:

@@ -13,8 +13,7 @@ import pytest
 
 from planning.questions.serving import QUESTIONS
 from sweeper.__main__ import main
-from sweeper.commands.ask import parsed
-from sweeper.commands.verdicts import SloProbability
+from sweeper.commands.ask import SloProbability, parsed
 from sweeper.query.pareto import qualifying
 from sweeper.space.design_space import space_of
 from sweeper.sweep import Sweep
