@@ -59,7 +59,7 @@ class SimulatedActor(Worker):
     def __init__(self, name: str, clock: Clock, point_s: float) -> None:
         super().__init__(name)
         self.clock, self.point_s = clock, point_s
-        self.due_s, self.part = 0.0, Part("", 0, {}, {}, np.ones((1, 3)), np.array([1]), 0.0)
+        self.due_s, self.part = 0.0, Part("", 0, {}, {}, np.ones((1, 3)), 0.0)
 
     def load(self, task: Task) -> None:
         """Load nothing."""

@@ -135,14 +135,12 @@ class Task:
         status = columns["status"].cast(pa.string())
         reasons = columns["reason"].drop_null().to_pylist()
         is_good = pc.equal(status, "ok").to_numpy(zero_copy_only=False)
-        front, ties = local_front(self._candidates(columns, is_good), self.objectives)
         return Part(
             name=name,
             points=len(where),
             rows={row["values"]: row["counts"] for row in pc.value_counts(status).to_pylist()},
             reasons=Counter(text.split(":")[0] for text in reasons),
-            front=front,
-            ties=ties,
+            front=local_front(self._candidates(columns, is_good), self.objectives),
             seconds=time.perf_counter() - started - written_s,
             written_s=written_s,
         )

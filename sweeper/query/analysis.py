@@ -18,7 +18,7 @@ import polars as pl
 
 from simulators.core.contract import Direction
 from simulators.core.errors import UserError
-from sweeper.query.pareto import alike, minimised, qualifying
+from sweeper.query.pareto import alike, minimised, pareto_front, qualifying
 from sweeper.space.design_space import Objectives
 from sweeper.space.sql import check_columns
 
@@ -237,22 +237,16 @@ def best_per(
     [(8, 5.0), (16, 9.0)]
     """
     check_columns([level, objective], results.collect_schema().names(), "column")
-    good = qualifying(results, where=where).filter(
-        pl.col(level).is_not_null() & pl.col(objective).is_not_null()
-    )
     key = pl.col(level)
+    good = qualifying(results, where=where).filter(key.is_not_null())
     if steps is not None:
         low, high = good.select(key.min(), high=key.max()).collect().row(0)
         if low is None or low <= 0:
             raise UserError(f"'{level}' must be above zero for {steps} logarithmic levels")
         width = max(math.log(high / low) / steps, 1e-12)
         key = ((pl.col(level) / low).log() / width).floor().clip(0, steps - 1)
-    good = good.with_columns(__level=key)
-    value = pl.col(objective)
-    extreme = value.max() if direction == "max" else value.min()
-    levels = good.group_by("__level").agg(extreme).collect(engine="streaming")
-    best = good.join(levels.lazy(), on=["__level", objective], how="semi").collect()
-    return best.unique("__level", keep="first", maintain_order=True).sort(level).drop("__level")
+    best = pareto_front(good.with_columns(__level=key), {objective: direction}, per=["__level"])
+    return best.sort(level).drop("__level", "equivalents")
 
 
 @dataclass(frozen=True)

@@ -224,18 +224,9 @@ def knee(front: pl.DataFrame, objectives: Objectives) -> int:
     return int(np.argmin((scaled**2).sum(axis=1)))
 
 
-def local_front(columns: Mapping[str, NDArray[Any]], objectives: Objectives) -> tuple[Matrix, Ints]:
-    """Return the distinct objective vectors on the front of columns, and the ties of each."""
-    kept, ties = distinct_front(minimised(columns, objectives))
-    return np.column_stack([np.asarray(columns[n], np.float64)[kept] for n in objectives]), ties
-
-
-def merge_fronts(
-    fronts: Sequence[Matrix], ties: Sequence[Ints], objectives: Objectives
-) -> tuple[Matrix, Ints]:
-    """Return the front of several fronts; the ties of equal vectors are added."""
-    values, together = np.concatenate(fronts), np.concatenate(ties)
-    kept, _ = distinct_front(minimised(dict(zip(objectives, values.T, strict=True)), objectives))
-    vectors, place = np.unique(values, axis=0, return_inverse=True)
-    totals = np.bincount(place.ravel(), weights=together, minlength=len(vectors))
-    return values[kept], totals[place.ravel()[kept]].astype(np.int64)
+def local_front(
+    columns: pl.DataFrame | Mapping[str, NDArray[Any]], objectives: Objectives
+) -> Matrix:
+    """Return the distinct objective vectors on the front of columns."""
+    kept, _ = distinct_front(minimised(columns, objectives))
+    return np.column_stack([np.asarray(columns[n], np.float64)[kept] for n in objectives])

@@ -19,9 +19,8 @@ import numpy as np
 import polars as pl
 
 from simulators.core.errors import UserError
-from simulators.core.jit import Ints
 from sweeper.query.fronts import Matrix
-from sweeper.query.pareto import FEASIBLE, local_front, merge_fronts, minimised, qualifying
+from sweeper.query.pareto import FEASIBLE, local_front, qualifying
 from sweeper.report.answers import Answers
 from sweeper.report.run_folder import has_ended, is_from_here, progress_of
 from sweeper.space.design_space import Objectives
@@ -49,7 +48,7 @@ class Progress:
     reasons: Counter[str] = field(default_factory=Counter)
     started: float = field(default_factory=time.perf_counter)
     _pace: list[tuple[float, int]] = field(default_factory=list)  # times, and points done by then
-    _fronts: list[tuple[Matrix, Ints]] = field(default_factory=list)
+    _fronts: list[Matrix] = field(default_factory=list)
 
     @property
     def done(self) -> int:
@@ -62,16 +61,16 @@ class Progress:
         self.reasons.update(part.reasons)
         self._pace.append((time.perf_counter(), self.done))
         if len(part.front):
-            self._fronts.append((part.front, part.ties))
+            self._fronts.append(part.front)
 
     def front(self) -> Matrix:
         """Return the front of all finished points: distinct objective vectors."""
         if len(self._fronts) > 1:
             # A display draws from its own thread, so parts may arrive while this merges.
             merged = self._fronts[:]
-            fronts, ties = zip(*merged, strict=True)
-            self._fronts[: len(merged)] = [merge_fronts(fronts, ties, self.objectives)]
-        return self._fronts[0][0] if self._fronts else np.empty((0, len(self.objectives)))
+            columns = dict(zip(self.objectives, np.concatenate(merged).T, strict=True))
+            self._fronts[: len(merged)] = [local_front(columns, self.objectives)]
+        return self._fronts[0] if self._fronts else np.empty((0, len(self.objectives)))
 
     @property
     def elapsed_s(self) -> float:
@@ -196,7 +195,7 @@ class Watch:
         found = self.answers
         self.progress = Progress(found.points or found.space.size, found.objectives)
         # Front of earlier rows; reading a part of this run again would not change the front.
-        self.progress.add(Part("", 0, {}, {}, *self._front(found.front), seconds=0.0))
+        self.progress.add(Part("", 0, {}, {}, local_front(found.front, found.objectives), 0.0))
 
     @property
     def ended(self) -> bool:
@@ -241,13 +240,7 @@ class Watch:
         status: dict[str, int] = dict(
             rows.group_by(pl.col("status").cast(pl.String)).len().iter_rows()
         )
-        return Part(name, len(rows), status, dict(reasons), *self._front(good), seconds=0.0)
-
-    def _front(self, rows: pl.DataFrame) -> tuple[Matrix, Ints]:
-        """Return the distinct objective vectors on the front, and the ties of each."""
-        wanted = self.answers.objectives
-        values = minimised(rows, dict.fromkeys(wanted, "min"))  # as they are
-        return local_front(dict(zip(wanted, values.T, strict=True)), wanted)
+        return Part(name, len(rows), status, reasons, local_front(good, wanted), seconds=0.0)
 
 
 def state(watch: Watch) -> str:

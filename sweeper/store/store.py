@@ -72,7 +72,6 @@ class Part:
     rows: Mapping[str, int]  # by status
     reasons: Mapping[str, int]  # rows that are not `ok`, by the code of their reason
     front: NDArray[np.float64]  # the distinct objective vectors of the part's own front
-    ties: NDArray[np.int64]  # number of rows with each objective vector
     seconds: float  # evaluation time
     written_s: float = 0.0  # write time
 

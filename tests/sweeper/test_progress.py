@@ -23,8 +23,7 @@ OBJECTIVES: dict[str, Any] = {"cost_usd": "min", "gain": "max"}
 def part(*vectors: tuple[float, float], **rows: int) -> Part:
     front = np.array(vectors, np.float64).reshape(-1, 2)
     reasons = {f"why_{status}": n for status, n in rows.items() if status != "ok"}
-    ties = np.ones(len(front), np.int64)
-    return Part("p", sum(rows.values()), rows, reasons, front, ties, seconds=0.5)
+    return Part("p", sum(rows.values()), rows, reasons, front, seconds=0.5)
 
 
 def watched(*parts: Part, total: int = 10) -> Progress:

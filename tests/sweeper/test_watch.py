@@ -83,7 +83,7 @@ def test_watch_ends_with_an_interrupted_sweep(
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Sweep, "answer", stop)
+    monkeypatch.setattr(Sweep, "run", stop)
     words = ["+space=a%b", "space.axes.n=0..29", "plot=false", "engine=inline"]
     assert main(words) == 130
     assert main(["watch", "a%b"]) == 0
