@@ -19,6 +19,8 @@ settings.register_profile(
 settings.load_profile("here")
 
 EARLY = (
+    "faults/test_clusters.py",
+    "faults/test_cluster_nodes.py",
     "dataflow/test_search.py",
     "serving/test_loop.py",
     "dataflow/test_access.py",
@@ -26,7 +28,7 @@ EARLY = (
     "questions/test_questions.py",
     "test_spaces.py",
 )
-"""Files that run first: they compile different simulators, one per worker, or take longest."""
+"""Files that run first: they take longest, or compile different simulators, one per worker."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

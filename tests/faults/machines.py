@@ -25,6 +25,8 @@ import pytest
 
 from tests.conftest import ROOT
 
+SPACE = "simulator: tests.toys.counting\naxes: {n: 0..199, log: log.txt, pause_s: 0.05}\n"
+LINES_OF_RAY = re.compile(r"raylet|ray::|\(pid=|core_worker|gcs|Lease ID|Traceback")
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": str(ROOT),

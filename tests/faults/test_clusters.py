@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,10 +14,11 @@ from sweeper.report.answers import latest
 from sweeper.store.parquet import metadata
 from tests.faults.machines import (
     ENVIRONMENT,
+    LINES_OF_RAY,
+    SPACE,
     Machines,
     cluster,
     kill,
-    mount,
     needs_namespaces,
     rows,
     start,
@@ -28,49 +27,6 @@ from tests.faults.machines import (
 from tests.faults.test_disks import DAMAGES
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray, needs_namespaces, pytest.mark.timeout(900)]
-
-SPACE = "simulator: tests.toys.counting\naxes: {n: 0..199, log: log.txt, pause_s: 0.05}\n"
-LINES_OF_RAY = re.compile(r"raylet|ray::|\(pid=|core_worker|gcs|Lease ID|Traceback")
-
-
-@pytest.fixture(scope="module")
-def machines() -> Iterator[Machines]:
-    with cluster() as found:
-        yield found
-
-
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [
-        ("storage", "does not arrive here; share that folder"),
-        ("read-only", "may not be written"),
-        ("folder", "No such file or directory"),
-        ("other code", "digest of sources and facts is"),
-        ("no code", "No module named 'sweeper|digest of sources"),
-    ],
-)
-def test_node_with_a_different_environment_is_refused_by_name(
-    machines: Machines, tmp_path: Path, kind: str, said: str
-) -> None:
-    folder = tmp_path / "shared" / "work"
-    (folder / "outputs").mkdir(parents=True)
-    node = machines.join(*mount(kind, folder, tmp_path))
-    words = ("engine=ray", f"engine.address={machines.address}")
-    try:
-        running = start(folder, SPACE, *words)
-        assert running.wait() == 0, running.text()
-    finally:
-        machines.leave(node)
-    log = running.text()
-    refused = next(line for line in log.splitlines() if "refused actor-" in line)
-    assert re.search(said, refused)
-    assert "engine ray: 1 worker in" in log
-    assert not LINES_OF_RAY.search(log), log
-    assert rows(folder)["n"].to_list() == list(range(200))
-    assert not list((folder / "outputs").rglob(".token-*"))
-    alone = tmp_path / "alone"
-    assert start(alone, SPACE, "engine=inline").wait() == 0
-    assert_frame_equal(rows(folder), rows(alone), check_exact=True)
 
 
 def test_damaged_parts_are_reevaluated_on_two_nodes(machines: Machines, tmp_path: Path) -> None:
