@@ -46,7 +46,7 @@ class Accesses(NamedTuple):
     instances: int
 
 
-class Loop(NamedTuple):
+class TiledLoop(NamedTuple):
     """A loop with more than one iteration."""
 
     dim: int  # position of the dimension in the layer
@@ -59,8 +59,8 @@ class Loop(NamedTuple):
 class LevelTiles(NamedTuple):
     """Loops of a level, outermost first, and the tiles inside its spatial and all its loops."""
 
-    temporal: tuple[Loop, ...]
-    spatial: tuple[Loop, ...]
+    temporal: tuple[TiledLoop, ...]
+    spatial: tuple[TiledLoop, ...]
     block: tuple[int, ...]
     tile: tuple[int, ...]
 
@@ -70,7 +70,7 @@ class LevelTiles(NamedTuple):
         return math.prod(loop.times for loop in self.spatial)
 
 
-class Walk(NamedTuple):
+class WalkTotals(NamedTuple):
     """Totals over all iterations outside the tile of a child."""
 
     sent: int  # words that leave the level
@@ -119,13 +119,13 @@ def _level_tiles(mapping: LoopNest, layer: Layer) -> list[LevelTiles]:
     """Return the loops and tiles of all levels; spatial loops along Y are outside those along X."""
     tile = [1] * len(layer.dims)
 
-    def outwards(loops: tuple[tuple[str, int], ...], *, is_spatial: bool) -> tuple[Loop, ...]:
+    def outwards(loops: tuple[tuple[str, int], ...], *, is_spatial: bool) -> tuple[TiledLoop, ...]:
         found = []
         for dim, times in reversed(loops):
             if times > 1:
                 d = layer.dims.index(dim)
                 left = (layer.bounds[d] - 1) % (tile[d] * times) + 1
-                found.append(Loop(d, times, (left - 1) // tile[d] + 1, tile[d], is_spatial))
+                found.append(TiledLoop(d, times, (left - 1) // tile[d] + 1, tile[d], is_spatial))
                 tile[d] *= times
         return tuple(reversed(found))
 
@@ -144,7 +144,7 @@ def _walks(
     layer: Layer,
     accelerator: Accelerator,
     linked: Sequence[bool],
-) -> list[Walk]:
+) -> list[WalkTotals]:
     """Return the walk between each level and the next; multipliers come last.
 
     `linked`: whether the elements of each next level pass words of the tensor to neighbours.
@@ -156,7 +156,7 @@ def _walks(
         for dim, coefficient in rank:
             strides[layer.dims.index(dim), r] = coefficient
     meshes = [*(level.mesh for level in accelerator.levels), accelerator.mac.mesh]
-    outside: list[Loop] = []
+    outside: list[TiledLoop] = []
     walks = []
     for k, one in enumerate(levels):
         is_last = k + 1 == len(levels)
@@ -165,7 +165,7 @@ def _walks(
             inner // outer for inner, outer in zip(meshes[k + 1], meshes[k], strict=True)
         )
         outside += one.temporal
-        steps = Steps.of(outside, partial, layer.bounds, strides)
+        steps = WalkedSteps.of(outside, partial, layer.bounds, strides)
         walks.append(
             steps.walk(
                 one,
@@ -180,7 +180,7 @@ def _walks(
 
 
 @dataclass(frozen=True)
-class Steps:
+class WalkedSteps:
     """Walked iterations in order; arrays have a row per step."""
 
     bounds: Ints
@@ -192,8 +192,8 @@ class Steps:
 
     @classmethod
     def of(
-        cls, loops: Sequence[Loop], partial: set[int], bounds: Sequence[int], strides: Ints
-    ) -> Steps:
+        cls, loops: Sequence[TiledLoop], partial: set[int], bounds: Sequence[int], strides: Ints
+    ) -> WalkedSteps:
         """Return the steps of loops, outermost first; of spatial loops only the first instance.
 
         `partial`: dimensions whose last tile is smaller, of which the last iteration is walked.
@@ -230,7 +230,7 @@ class Steps:
         *,
         keeps: bool,
         repeats: bool,
-    ) -> Walk:
+    ) -> WalkTotals:
         """Return the words that a level sends to its children.
 
         Args:
@@ -267,7 +267,7 @@ class Steps:
             ]
         )
         sent, received, linked = (self.weight * words) @ arrived
-        return Walk(
+        return WalkTotals(
             int(sent),
             int(received),
             int(linked),
@@ -307,7 +307,7 @@ def _new_words(low: Ints, extent: Ints) -> tuple[Ints, Ints]:
 
 
 def _fan_out(
-    spatial: Sequence[Loop], strides: Ints, mesh: tuple[int, int] | None
+    spatial: Sequence[TiledLoop], strides: Ints, mesh: tuple[int, int] | None
 ) -> Callable[[tuple[int, ...], tuple[int, ...], int | None], tuple[int, int, int]]:
     """Return a function that counts the tiles of one step.
 
@@ -360,7 +360,7 @@ def _has_neighbour(here: Ints, before: Ints, columns: int, rows: int) -> Bools:
 
 
 def _accesses(
-    walks: Sequence[Walk],
+    walks: Sequence[WalkTotals],
     words: int,
     kept: Sequence[bool],
     fan_out: Sequence[int],
