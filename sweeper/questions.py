@@ -1,7 +1,7 @@
 """Optional interfaces of simulators: questions by flags, load tests, deployments, bounds.
 
-A simulator object may implement them itself. Questions, load tests and deployments stand in a file
-with the simulator's name, in `planning/` or `deploy/`.
+A simulator object may implement them itself. Questions, load tests and deployments may also stand
+in a file with the simulator's name, in `planning/` or `deploy/`.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class Question:
     refused: Mapping[str, str] = field(default_factory=dict)  # refused devices and reasons
 
 
-@dataclass(frozen=True)
-class Asks:
+@runtime_checkable
+class Asks(Protocol):
     """Turns flags into a question."""
 
     flags: type  # frozen dataclass: its fields are the flags

@@ -1,47 +1,76 @@
-"""Build the space of serving deployments for the flags of `ask`."""
+"""Build the space of serving deployments for the flags of `ask`, with a prefilter of the space.
+
+Degrees of parallelism are powers of two; experts are split by expert or tensor parallelism; each
+GPU runs the engines that support its vendor, in the precisions of the published checkpoint. The
+prefilter excludes deployments whose steady state misses the SLO by far.
+"""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, log2
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from planning.candidates import (
-    ANY,
-    CHECKPOINT,
-    CHUNK_SIZES,
-    MAX_BATCHES,
-    NO,
-    POOLS,
-    GpuOptions,
-    OfferedLoad,
-    Prefilter,
-    backends_of,
-    drafting_of,
-    engine_named,
-    grids_of,
-    load_of,
-    options_on,
-    parallelism_of,
-    pools_of_gpus,
-)
-from simulators.catalog.gpu import load_gpu
-from simulators.catalog.model import load_model
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from simulators.catalog.engine import load_engine
+from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.catalog.model import LanguageModel, load_model
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
 from simulators.catalog.price import load_prices
 from simulators.composition.replica import NOTHING
+from simulators.core.columns import categories, numbers
 from simulators.core.errors import UserError
 from simulators.core.folder import ENGINES
+from simulators.core.jit import Floats
+from simulators.serving.demand.requests import token_counts
 from simulators.serving.demand.workloads import is_trace, load_trace
-from simulators.serving.point import SPECULATIONS
+from simulators.serving.deployment import ONE_POOL
+from simulators.serving.point import ANALYTIC, AUTO, DRAFT, RDMA, SPECULATIONS
 from simulators.serving.simulator import SIMULATOR
-from simulators.workload.llm.parallelism import BACKENDS, GATHERED
-from sweeper.questions import Asks, Deadline, Question, flag
+from simulators.serving.speculation import survival
+from simulators.workload.llm.parallelism import BACKENDS, GATHERED, HIGH_THROUGHPUT, LOW_LATENCY
+from simulators.workload.precision import precision
+from sweeper.questions import Deadline, Question, flag
 from sweeper.text import number_in
+
+MAX_TP, MAX_EP, MAX_PP = 8, 16, 4
+"""Largest degrees tried: tensor parallelism within a node, experts over two, four stages."""
+
+CHUNK_SIZES, MAX_BATCHES = (512, 2048, 8192), (64, 256)
+
+DRAFT_TOKENS = (1, 3, 5)
+"""Draft tokens per sequence and iteration."""
+
+POOLS = NO, ALSO, ONLY = "no", "also", "only"
+"""Separate prefill and decode pools: not tried, tried besides one pool, or tried alone."""
+
+MOE_BACKENDS = {"vllm_v1": (GATHERED, HIGH_THROUGHPUT, LOW_LATENCY), "sglang": BACKENDS}
+"""MoE backends that an engine has options for, by its scheduler."""
+
+CHECKPOINT, ANY = "checkpoint", "any"
+DEFAULT_DTYPE, OLDER_DTYPE = "bf16", "fp16"
+"""Precision of checkpoints that state none; GPUs without bf16 use fp16."""
+
+TAIL_REQUESTS = 50
+"""Requests beyond a percentile that make the percentile stable, for random loads."""
+
+MIN_DURATION_S = 120.0
+"""Least duration of such a load: a queue needs time to grow."""
+
+OVERLOADED = 2.0
+"""Ratio of latency to deadline for a deployment that cannot carry the mean load."""
+
+Steady = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""Evaluates designs in the steady state."""
 
 TAIL_PERCENTILE = 90
 """Percentiles from here on have the uncertainty of a p99, lower ones that of a mean."""
@@ -193,9 +222,7 @@ def _check(flags: ServingFlags) -> None:
     if flags.tpot > MAX_TPOT_S:
         raise UserError(f"--tpot {flags.tpot:g}: the TPOT deadline is in seconds; write 50ms")
     if flags.engine != ANY:
-        for engine in flags.engine.split(","):
-            if engine not in ENGINES.names():
-                raise UserError(f"--engine {engine}: choose from {', '.join(ENGINES.names())}")
+        _known(flags.engine, "--engine", ENGINES.names())
 
 
 def _named(words: str, canonical: Any) -> list[str]:
@@ -334,4 +361,328 @@ def _described(row: Mapping[str, Any]) -> str:
     return f"{copies}{gpus} {gpu} ({', '.join(shown)}), {engine}{drafts}"
 
 
-QUESTIONS = Asks(ServingFlags, question_of)
+@dataclass(frozen=True)
+class GpuOptions:
+    """The engines and precisions of each model on a GPU."""
+
+    gpu: str
+    engines: tuple[str, ...]
+    dtypes: Mapping[str, tuple[str, ...]]  # by model
+    refused: str  # why nothing can run; empty if something can
+
+
+def options_on(gpu: str, models: Sequence[str], engines: str, dtypes: str) -> GpuOptions:
+    """Return the engines and precisions to try on a GPU.
+
+    `engines` and `dtypes` are comma-separated names, or `any` and `checkpoint`.
+
+    Raises:
+        UserError: a name is unknown.
+    """
+    sheet = load_gpu(gpu)
+    asked = [load_engine(n) for n in (ENGINES.names() if engines == ANY else engines.split(","))]
+    supported = [engine for engine in asked if sheet.vendor in engine.vendors]
+    tried = {model: _dtypes(sheet, load_model(model), dtypes) for model in models}
+    refused = ""
+    if not supported:
+        do = "does" if len(asked) == 1 else "do"
+        titles = ", ".join(engine.label for engine in asked)
+        refused = f"{titles} {do} not run on {sheet.vendor.upper()} devices"
+    elif not any(tried.values()):
+        published = load_model(models[0]).formats or (DEFAULT_DTYPE,)
+        refused = f"no {dtypes if dtypes != CHECKPOINT else ', '.join(published)} support"
+    return GpuOptions(gpu, tuple(engine.schedulers[0] for engine in supported), tried, refused)
+
+
+def _dtypes(gpu: Gpu, model: LanguageModel, asked: str) -> tuple[str, ...]:
+
+    def supported(names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(name for name in names if _is_supported(gpu, name))
+
+    if asked != CHECKPOINT:
+        return supported(asked.split(","))
+    if model.formats:
+        return supported(model.formats)
+    return supported((DEFAULT_DTYPE,)) or supported((OLDER_DTYPE,))
+
+
+def _is_supported(gpu: Gpu, dtype: str) -> bool:
+    found = precision(dtype)
+    return {found.compute, found.activations, found.expert_compute} - {""} <= set(gpu.peak_flops)
+
+
+def grids_of(gpus_tried: Sequence[GpuOptions]) -> list[dict[str, Any]]:
+    """Return a grid of precisions and engines for each model and GPU."""
+    return [
+        {"model": model, "gpu": [one.gpu], "dtype": list(dtypes), "scheduler": list(one.engines)}
+        for one in gpus_tried
+        for model, dtypes in one.dtypes.items()
+        if dtypes and not one.refused
+    ]
+
+
+def _powers(limit: int, most: int = 2**31) -> list[int]:
+    """Return the powers of two up to two limits."""
+    return [2**n for n in range(int(log2(limit)) + 1) if 2**n <= most]
+
+
+def parallelism_of(models: Sequence[str], gpus: int) -> tuple[dict[str, list[int]], list[str]]:
+    """Return the axes of parallelism within a number of GPUs, and their constraints."""
+    axes = {"tp": _powers(gpus, MAX_TP), "pp": _powers(gpus, MAX_PP)}
+    mixtures = [name for name in models if load_model(name).experts]
+    if not mixtures:
+        return axes, []
+    rules = [
+        "ep = 1 OR ep = tp * attention_dp",
+        "attention_dp = 1 OR (tp = 1 AND pp = 1 AND ep > 1)",
+    ]
+    if len(mixtures) < len(models):
+        rules.append(f"ep * attention_dp = 1 OR model IN ({_quoted(mixtures)})")
+    return axes | {"ep": _powers(gpus, MAX_EP), "attention_dp": _powers(gpus, MAX_EP)}, rules
+
+
+def backends_of(names: str, *, mixtures: bool) -> tuple[dict[str, list[str]], list[str]]:
+    """Return the axis of MoE backends and constraints; empty for the default backend.
+
+    Raises:
+        UserError: unknown name, or no model has experts.
+    """
+    asked = _known(names, "--moe-backend", BACKENDS)
+    if asked == [GATHERED]:
+        return {}, []
+    if not mixtures:
+        raise UserError(f"--moe-backend {names}: none of the models has experts")
+    supported = " OR ".join(
+        f"(scheduler = '{scheduler}' AND moe.backend IN ({_quoted(backends)}))"
+        for scheduler, backends in MOE_BACKENDS.items()
+    )
+    default = f"moe.backend = '{GATHERED}'"
+    return {"moe.backend": asked}, [f"{default} OR attention_dp > 1", f"{default} OR {supported}"]
+
+
+def pools_of_gpus(
+    pools: str, gpus: int, gpus_tried: Sequence[GpuOptions]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return grids of separate pools within a number of GPUs, and their constraints.
+
+    KV caches move by RDMA; experts are split by tensor parallelism. Empty for `--pools no`.
+
+    Raises:
+        UserError: there are too few GPUs, or no engine that starts such pools.
+    """
+    if pools == NO:
+        return [], []
+    powers = _powers(gpus)
+    sizes = sorted(n for n in {*powers, *(3 * n for n in powers)} if n < gpus)
+    if not sizes:
+        raise UserError(f"--pools {pools}: two pools need at least two GPUs (--gpus)")
+    degrees = _powers(gpus - 1, MAX_TP)
+    separate: dict[str, Any] = {
+        "pools.prefill_gpus": sizes,
+        "pools.decode_gpus": sizes,
+        "pools.prefill_tp": degrees,
+        "pools.decode_tp": degrees,
+        "pools.kv_link": RDMA,
+    }
+    one_pool = {name: 1 if name.endswith("_tp") else 0 for name in separate}
+    engines = [load_engine(name) for name in ENGINES.names()]
+    able = {engine.schedulers[0]: engine.name for engine in engines if engine.kv_connector}
+    if not any(scheduler in able for one in gpus_tried for scheduler in one.engines):
+        raise UserError(f"--pools {pools}: separate pools need --engine {','.join(able.values())}")
+    rules = [
+        "pools.prefill_gpus = 0 OR tp * pp * ep * attention_dp * replicas = 1",
+        "pools.prefill_gpus % pools.prefill_tp = 0",
+        "pools.decode_gpus % pools.decode_tp = 0",
+        f"pools.prefill_gpus = 0 OR scheduler IN ({_quoted(list(able))})",
+    ]
+    return [separate] if pools == ONLY else [one_pool | {"pools.kv_link": AUTO}, separate], rules
+
+
+def _known(names: str, option: str, known: Sequence[str]) -> list[str]:
+    found = list(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))
+    for name in found:
+        if name not in known:
+            raise UserError(f"{option} {name}: choose from {', '.join(known)}")
+    return found
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
+
+
+def drafting_of(methods: str, draft_model: str, acceptance: str) -> list[dict[str, Any]]:
+    """Return grids of speculative decoding; empty without speculation.
+
+    Raises:
+        UserError: a name is unknown, or the acceptance length of a draft is.
+    """
+    names = _known(methods, "--speculation", SPECULATIONS)
+    if (draft_model != NOTHING) != (DRAFT in names):
+        raise UserError("--drafter NAME and --speculation draft need each other")
+    for name in names:
+        if name != NOTHING:
+            survival(name, acceptance, max(DRAFT_TOKENS))
+    if names in ([], [NOTHING]):
+        return []
+    return [
+        {
+            "speculation.method": name,
+            "speculation.num_draft_tokens": 0 if name == NOTHING else list(DRAFT_TOKENS),
+            "speculation.acceptance": "" if name == NOTHING else acceptance,
+            "speculation.draft_model": draft_model if name == DRAFT else NOTHING,
+        }
+        for name in sorted(names, key=lambda name: name != NOTHING)
+    ]
+
+
+@dataclass(frozen=True)
+class OfferedLoad:
+    """The load: request rates, and the number of replayed requests."""
+
+    rates: tuple[float | None, ...]  # None: the trace's own
+    requests: int  # 0: the whole trace
+    available: int  # requests of the trace; 0 for a random load
+    own_rate: float = 0.0  # requests per second of a trace
+
+
+def load_of(
+    workload: str, qps: float | None, traffic: Sequence[float], percentile: int, requests: int
+) -> OfferedLoad:
+    """Return the load: a whole trace, or enough requests for a stable percentile.
+
+    Args:
+        workload: name of a distribution or of a trace.
+        qps: requests per second; None for the trace's own rate, or 1.
+        traffic: multiples of the rate.
+        percentile: percentile of the latencies, below 100.
+        requests: number of requests; 0 for the whole trace, or enough.
+
+    Raises:
+        UserError: the trace has no arrival times, and no rate is given.
+    """
+    if is_trace(workload):
+        trace = load_trace(workload)
+        own = _rate(trace.arrival_s) if trace.arrival_s is not None else None
+        base = qps or own
+        if base is None:
+            raise UserError(f"trace '{workload}' has no arrival times; say --qps")
+        rates = tuple(None if qps is None and f == 1.0 else base * f for f in traffic)
+        count = trace.prompt_tokens.size
+        return OfferedLoad(rates, min(requests, count), count, own or 0.0)
+    drawn = tuple((qps or 1.0) * factor for factor in traffic)
+    tail = TAIL_REQUESTS / (1.0 - percentile / 100.0)
+    enough = max(tail, *(rate * MIN_DURATION_S for rate in drawn))
+    two_digits = 10.0 ** max(0, int(log2(enough) / log2(10.0)) - 1)
+    return OfferedLoad(drawn, requests or int(-(-enough // two_digits) * two_digits), 0)
+
+
+def _rate(arrival_s: Any) -> float | None:
+    """Return the mean rate of arrivals per second; None if all requests arrive at once."""
+    span_s = float(arrival_s[-1])
+    return (arrival_s.size - 1) / span_s if span_s > 0.0 else None
+
+
+@functools.cache
+def engine_named(scheduler: str) -> str:
+    """Return the engine whose own scheduler this is, or the scheduler's name."""
+    engines = map(load_engine, ENGINES.names())
+    return next((e.name for e in engines if e.schedulers[0] == scheduler), scheduler)
+
+
+@dataclass(frozen=True)
+class Prefilter:
+    """Lower bound on the ratio of latencies to deadlines, from a steady state.
+
+    A high percentile under bursts exceeds the mean under an even load, so a design whose mean
+    latency in the steady state misses a deadline by far cannot meet the deadline. The steady state
+    supports neither expert parallelism nor separate pools, so similar designs replace them: experts
+    split by tensor parallelism, a prefill pool alone, and a decode pool whose prompts are cached.
+    Data-parallel attention has no bound.
+    """
+
+    steady: Steady
+    own_rate: float  # requests per second of the trace, for designs without `qps`
+    ttft_s: float | None  # deadline of TTFT; None for a median, which has no bound
+    tpot_s: float  # deadline of TPOT
+
+    def __call__(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
+        """Return the ratio of each row; infinity for infeasible designs."""
+        qps = numbers(batch, "qps").astype(np.float64)
+        rates = np.where(np.isnan(qps), self.own_rate, qps)
+        batch = _with(batch, {"qps": rates, "fidelity": ANALYTIC})
+        is_separate = numbers(batch, "pools.prefill_gpus") > 0
+        found = np.empty(batch.num_rows)
+        for mask, ratios in ((~is_separate, self._one_pool), (is_separate, self._two_pools)):
+            rows = np.flatnonzero(mask)
+            if rows.size:
+                found[rows] = ratios(batch.take(pa.array(rows)))
+        return found
+
+    def _one_pool(self, batch: pa.RecordBatch) -> Floats:
+        groups = numbers(batch, "attention_dp")
+        if (numbers(batch, "ep") > 1).any():
+            dense = {"ep": 1, "attention_dp": 1, "moe.backend": GATHERED}
+            batch = _with(batch, {"tp": numbers(batch, "tp") * groups, **dense})
+            return np.where(groups > 1, 1.0, self._ratios(batch, self.ttft_s, self.tpot_s))
+        return self._ratios(batch, self.ttft_s, self.tpot_s)
+
+    def _two_pools(self, batch: pa.RecordBatch) -> Floats:
+        """Return the ratios of designs with two pools: the larger of both pools."""
+        prefill = _with(_pool(batch, "prefill"), {"output_tokens": 1})
+        cached_prompts = {
+            "prompt_tokens": 1,
+            "sessions.system_prompt_tokens": _mean_prompts(batch)
+            + numbers(batch, "sessions.system_prompt_tokens"),
+            "cache.prefix_caching": True,
+        }
+        decode = _with(_pool(batch, "decode"), cached_prompts)
+        ttft = self._ratios(prefill, self.ttft_s, None)
+        return np.maximum(ttft, self._ratios(decode, None, self.tpot_s))
+
+    def _ratios(self, batch: pa.RecordBatch, ttft_s: float | None, tpot_s: float | None) -> Floats:
+        found = self.steady(batch)
+
+        def metric(name: str) -> Floats:
+            return np.asarray(numbers(found, name), np.float64)
+
+        ratios = [np.where(metric("saturated") == 1.0, OVERLOADED, 0.0)]
+        for name, limit_s in (("tpot_mean_s", tpot_s), ("ttft_mean_s", ttft_s)):
+            if limit_s is not None:
+                ratios.append(metric(name) / limit_s)
+        is_infeasible = np.isnan(metric("requests_per_s"))
+        return np.where(is_infeasible, np.inf, np.fmax.reduce(ratios))
+
+
+def _pool(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
+    tp = numbers(batch, f"pools.{name}_tp")
+    tp = np.where(tp > 0, tp, numbers(batch, "tp"))
+    gpus = numbers(batch, "replicas") * numbers(batch, f"pools.{name}_gpus")
+    replicas = gpus // (tp * numbers(batch, "pp"))
+    return _with(batch, {"tp": tp, "replicas": replicas, **ONE_POOL})
+
+
+def _mean_prompts(batch: pa.RecordBatch) -> NDArray[np.int64]:
+    """Return the mean prompt of each row's workload, in tokens."""
+    codes, names = categories(batch, "workload")
+    requests, seeds = numbers(batch, "requests"), numbers(batch, "seed")
+    means = [
+        float(np.mean(token_counts(str(name), int(seeds[row]), int(requests[row]))[0]))
+        for name, row in zip(names, np.unique(codes, return_index=True)[1], strict=True)
+    ]
+    return np.array(means, np.float64)[codes].astype(np.int64)
+
+
+def _with(batch: pa.RecordBatch, columns: Mapping[str, object]) -> pa.RecordBatch:
+    for name, values in columns.items():
+        place = batch.schema.get_field_index(name)
+        if not isinstance(values, np.ndarray):
+            values = [values] * batch.num_rows
+        kind = batch.schema.field(place).type
+        column = pa.array(values, kind.value_type if pa.types.is_dictionary(kind) else kind)
+        if pa.types.is_dictionary(kind):
+            column = column.dictionary_encode()
+        batch = batch.set_column(place, name, column)
+    return batch
+
+
+QUESTIONS = SimpleNamespace(flags=ServingFlags, question=question_of)

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from simulators.catalog.model import load_model
@@ -18,7 +19,7 @@ from simulators.training.memory import rank_memory
 from simulators.training.metrics import job_of, plans_of
 from simulators.training.point import TrainingPoint, batch_of
 from simulators.training.simulator import SIMULATOR
-from sweeper.questions import Asks, Deadline, Question, flag
+from sweeper.questions import Deadline, Question, flag
 from sweeper.text import number_in
 
 COST = "run_cost_usd"
@@ -208,4 +209,4 @@ def _described(row: Mapping[str, Any]) -> str:
     return f"{gpus} {row['gpu']} ({degrees}), {row['schedule']}{chunks}"
 
 
-QUESTIONS = Asks(TrainingFlags, question_of)
+QUESTIONS = SimpleNamespace(flags=TrainingFlags, question=question_of)
