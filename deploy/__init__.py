@@ -1,6 +1,6 @@
 """Export a design as the command of an engine or the manifest of an orchestrator.
 
-`deployments/` has one file per simulator. An engine is two files of
-`engines/`: `NAME.toml` lists its documented options and `NAME.py` writes them for a design; an
-orchestrator is one file of `orchestrators/`. Both folders may be extended by a user's own.
+`deployments/` has one module per simulator. An engine has two files: `NAME.toml` in
+`simulators/catalog/engines/` lists its documented options and `engines/NAME.jinja` writes them for
+a design. An orchestrator is one template, `orchestrators/NAME.yaml`. Users may add both.
 """

@@ -6,32 +6,96 @@ Designs that no engine can run are refused with the reason.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
-from deploy.launch import HEAD, HEADS, EngineCommand, repository_of, script
-from deploy.quoting import comment
+from deploy.templates import command, comment, filled, label, written
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.engine import ServingEngine, load_engine
 from simulators.catalog.gpu import GPU_SCALES, load_gpu
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.composition.replica import NOTHING
-from simulators.core.errors import UnknownNameError, UserError
+from simulators.core.errors import UnknownNameError, UserError, unknown
 from simulators.core.fields import point_from
-from simulators.core.folder import ENGINES, Folder, is_dotted, load_from, load_module
+from simulators.core.folder import ENGINES, Folder, read_toml
+from simulators.serving.adapters import slots_of
 from simulators.serving.deployment import deployment_of, pools_of
-from simulators.serving.point import HOST, MTP, OVERLAPPED, ServingPoint
+from simulators.serving.point import (
+    BY_TOKEN,
+    CACHED,
+    DRAFT,
+    EAGLE,
+    EAGLE3,
+    FIXED,
+    HOST,
+    MEDUSA,
+    MTP,
+    OVERLAPPED,
+    ServingPoint,
+)
 from simulators.serving.prices.batch_price import skips_layers
 from simulators.serving.sharing import shares_gpu
+from simulators.serving.speculation import shape_of
+from simulators.workload.llm.memory import weight_bytes
 
-ORCHESTRATORS = Folder("orchestrator", "orchestrators", ".py", package="deploy")
-OPTIONS = Folder("serving engine", "engines", ".py", package="deploy")
-"""Folder with a module per engine, next to the TOML files of `ENGINES`."""
+ORCHESTRATORS = Folder("orchestrator", "orchestrators", ".yaml", package="deploy")
+"""Templates of manifests."""
+OPTIONS = Folder("serving engine", "engines", ".jinja", package="deploy")
+"""Folder with a template of options per engine, next to the TOML files of `ENGINES`."""
+NODES = ORCHESTRATORS.shipped / "gpu_nodes.toml"
 
-Options = Callable[[ServingPoint, LanguageModel], tuple[list[str], str]]
+HEADS = (MEDUSA, EAGLE, EAGLE3)
+"""Speculation methods with a separately trained head."""
+HEAD = "DRAFT_HEAD"
+"""Placeholder in a command for the repository of the draft head."""
+
+
+@dataclass(frozen=True)
+class EngineCommand:
+    """Command of one replica.
+
+    `options` follow the model; `file` is the content of `engine.yaml`, or empty.
+    """
+
+    engine: ServingEngine
+    repository: str
+    options: tuple[str, ...]
+    nodes: int
+    gpus: int
+    file: str = ""
+
+    @property
+    def command(self) -> list[str]:
+        """All the words of the command."""
+        return [*self.engine.command, self.repository, *self.options]
+
+
+@dataclass(frozen=True)
+class WorkerGroup:
+    """Replicas of a design, or of its prefill or decode pool; `point` describes the pool alone."""
+
+    role: str
+    launch: EngineCommand
+    point: ServingPoint
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs of a replica on each of its nodes."""
+        return math.ceil(self.launch.gpus / self.launch.nodes)
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """Speculative decoding in the words of an engine."""
+
+    method: str
+    model: str  # repository of the draft model; empty for n-gram lookup and MTP
 
 
 class ServingDeployments:
@@ -56,24 +120,105 @@ def deployment(point: ServingPoint, target: str = "", name: str = "") -> str:
     known = (*ENGINES.names(), *ORCHESTRATORS.names())
     if target.isidentifier() and target not in known:
         raise UnknownNameError("target", target, known)
-    orchestrator: Any = None
-    if is_dotted(target) or target.endswith(".py") or target in ORCHESTRATORS.names():
-        module = load_module(ORCHESTRATORS, target)
-        orchestrator = module if hasattr(module, "manifest") else None
-    if point.pools.prefill_gpus and hasattr(orchestrator, "pools"):
-        parts = [(launch_of(pool, engine_of(point)), pool) for pool in pools_of(point)]
-        return _title(parts, name) + str(orchestrator.pools(parts, point))
-    launch = launch_of(point, target if target and not orchestrator else engine_of(point))
-    manifest = orchestrator.manifest if orchestrator else script
-    return _title([(launch, point)], name) + str(manifest(launch, point))
+    is_manifest = target.endswith(ORCHESTRATORS.suffix) or target in ORCHESTRATORS.names()
+    engine = engine_of(point) if is_manifest or not target else target
+    if is_manifest and point.pools.prefill_gpus:
+        workers = [
+            WorkerGroup(role, launch_of(pool, engine), pool)
+            for role, pool in zip(("prefill", "decode"), pools_of(point), strict=True)
+        ]
+    else:
+        workers = [WorkerGroup("worker", launch_of(point, engine), point)]
+    text = manifest(target, workers, point) if is_manifest else script(workers[0].launch, point)
+    return _title(workers, name) + text
 
 
-def _title(parts: Sequence[tuple[EngineCommand, ServingPoint]], name: str) -> str:
+def script(launch: EngineCommand, point: ServingPoint) -> str:
+    """Return the command as shell lines, one option per line."""
+    port, text = launch.engine.port, command(launch.command)
+    if launch.file:
+        text = f"{written('engine.yaml', launch.file)}{text}"
+    if launch.nodes > 1:
+        text = f"# one replica spans {launch.nodes} nodes: join them first (Ray or MPI)\n{text}"
+    if point.replicas > 1:
+        text += comment(
+            f"{point.replicas} replicas: run it once per replica with --port {port}, "
+            f"{port + 1} ..., behind a router that sends requests by {point.router}"
+        )
+    return text + _autoscaling_comment(point)
+
+
+def manifest(target: str, workers: Sequence[WorkerGroup], point: ServingPoint) -> str:
+    """Return the manifest of a design, written by the template of an orchestrator.
+
+    Raises:
+        UserError: the orchestrator has no option for the design.
+    """
+    return filled(
+        ORCHESTRATORS.find(target),
+        point=point,
+        model=load_model(point.model),
+        name=label(point.model),
+        workers=workers,
+        has_pools=len(workers) > 1,
+        has_autoscaling=_has_autoscaling(point),
+        autoscaling_comment=_autoscaling_comment(point),
+        gpus_per_node=cluster_for(point.cluster, load_gpu(point.gpu)).gpus_per_node,
+        single_launch=lambda: launch_of(point, engine_of(point)),
+        node_selector=node_selector,
+        resource=resource,
+    )
+
+
+def resource(gpu: str) -> str:
+    """Return the resource name by which a pod requests a GPU.
+
+    Raises:
+        UserError: no device plugin of the vendor is known.
+
+    >>> resource("mi300x")
+    'amd.com/gpu'
+    """
+    known, vendor = read_toml(NODES)["resources"], load_gpu(gpu).vendor
+    if vendor not in known:
+        raise unknown(f"no Kubernetes resource name is known for GPUs of '{vendor}'", vendor, known)
+    return str(known[vendor])
+
+
+def node_selector(gpu: str) -> dict[str, str] | None:
+    """Return the node label of a GPU, or None if the label is unknown.
+
+    >>> node_selector("h100_sxm")
+    {'nvidia.com/gpu.product': 'NVIDIA-H100-80GB-HBM3'}
+    """
+    table, sheet = read_toml(NODES), load_gpu(gpu)
+    name, product = table["labels"].get(sheet.vendor), table["products"].get(sheet.name)
+    return {name: product} if name and product else None
+
+
+def _has_autoscaling(point: ServingPoint) -> bool:
+    return 0 < point.autoscaling.min_replicas < point.replicas
+
+
+def _autoscaling_comment(point: ServingPoint) -> str:
+    """Return a comment that autoscaling is not exported; empty without autoscaling."""
+    if not _has_autoscaling(point):
+        return ""
+    return comment(
+        f"priced with {point.autoscaling.min_replicas} to {point.replicas} replicas, as the load "
+        "requires; the autoscaler is written by --target kubernetes alone"
+    )
+
+
+def _title(workers: Sequence[WorkerGroup], name: str) -> str:
     """Return the leading comments: the design, and settings without an option."""
-    on = [f"on {p.gpu}, {p.replicas} replica(s) of {launch.gpus} GPU(s)" for launch, p in parts]
-    title = f"{name or 'design'}: {parts[0][1].model} {' for prefill; '.join(on)}"
-    title += " for decode" if len(parts) > 1 else ""
-    remarks = [remark for launch, point in parts for remark in _remarks(point, launch.engine)]
+    on = [
+        f"on {w.point.gpu}, {w.point.replicas} replica(s) of {w.launch.gpus} GPU(s)"
+        for w in workers
+    ]
+    title = f"{name or 'design'}: {workers[0].point.model} {' for prefill; '.join(on)}"
+    title += " for decode" if len(workers) > 1 else ""
+    remarks = [remark for w in workers for remark in _remarks(w.point, w.launch.engine)]
     return "".join(map(comment, dict.fromkeys([title, *remarks])))
 
 
@@ -87,13 +232,13 @@ def engine_of(point: ServingPoint) -> str:
 
 
 def launch_of(point: ServingPoint, engine: str) -> EngineCommand:
-    """Return the command of one replica on an engine, given by name, path or dotted module.
+    """Return the command of one replica on an engine, given by name or path of its TOML file.
 
     Raises:
         UserError: the engine has no option for a feature of the design.
         Infeasible: the design cannot exist.
     """
-    sheet, options = _engine(engine)
+    sheet = load_engine(engine)
     if point.scheduler not in (*sheet.schedulers, *sheet.optional_schedulers):
         raise UserError(
             f"{sheet.name} does not implement the scheduler '{point.scheduler}'; engines that do: "
@@ -117,8 +262,8 @@ def launch_of(point: ServingPoint, engine: str) -> EngineCommand:
                 f"{sheet.name} documents no {what} in {precision}; it has {', '.join(known)}"
             )
     model = load_model(point.model)
-    written, file = options(point, model)
-    words = (*sheet.dtypes[point.dtype], *written, *sheet.kv_dtypes[point.kv_dtype])
+    options, file = _options(engine, sheet, point, model)
+    words = (*sheet.dtypes[point.dtype], *options, *sheet.kv_dtypes[point.kv_dtype])
     undocumented = {word for word in words if word.startswith("--")} - {*sheet.options}
     assert not undocumented, f"{sheet.name} documents no option {undocumented}"
     gpus = point.tp * point.pp * point.attention_dp
@@ -154,12 +299,87 @@ def _refusals(point: ServingPoint) -> Iterator[tuple[bool, str]]:
     )
 
 
-def _engine(name: str) -> tuple[ServingEngine, Options]:
-    """Return an engine's TOML file, and the function that writes its options."""
-    if is_dotted(name):
-        name = str(Path(str(load_module(OPTIONS, name).__file__)).with_suffix(".toml"))
-    module = f"{name.removesuffix('.toml')}.py" if name.endswith(".toml") else name
-    return load_engine(name), load_from(OPTIONS, module, "options")
+def _options(
+    engine: str, sheet: ServingEngine, point: ServingPoint, model: LanguageModel
+) -> tuple[list[str], str]:
+    """Return an engine's options, and the content of `engine.yaml`, which a line `---` precedes."""
+    path = engine.removesuffix(".toml")
+    replica = deployment_of(point).hardware.replica
+    text = filled(
+        OPTIONS.find(engine if path == engine else f"{path}{OPTIONS.suffix}"),
+        point=point,
+        model=model,
+        gpu=load_gpu(point.gpu),
+        weight_bytes=weight_bytes(model, replica.layout, point.dtype),
+        is_eager=replica.runtime.is_launching,
+        # Blocks of finished or of preempted requests are kept.
+        has_prefix_cache=point.cache.prefix_caching or point.cache.preemption == CACHED,
+        adapter_slots=lambda: adapter_slots(point),
+        draft_tokens=lambda: shape_of(point)[0],
+        speculation=functools.partial(speculation_of, point, sheet.name),
+    )
+    options, _, file = text.partition("---\n")
+    return shlex.split(options), file
+
+
+def speculation_of(
+    point: ServingPoint, engine: str, methods: Mapping[str, str], *, has_trees: bool = False
+) -> Speculation | None:
+    """Return the speculative decoding of a design, or None without speculation.
+
+    Args:
+        point: the design.
+        engine: name of the engine, for messages.
+        methods: the engine's names of the methods.
+        has_trees: whether the engine supports trees of draft tokens.
+
+    Raises:
+        UserError: the engine has no option for the design, or the TOML file of the draft model
+            names no repository.
+    """
+    asked = point.speculation
+    if asked.method == NOTHING or asked.num_draft_tokens == 0:
+        return None
+    if asked.rule != FIXED:
+        raise UserError(
+            "no engine drafts by that rule: speculation.rule fixed, or speculation.disable_batch"
+        )
+    if asked.method not in methods:
+        raise UserError(f"{engine} drafts by {', '.join(methods)}, not by {asked.method}")
+    if asked.topk > 1 and not has_trees:
+        raise UserError(f"{engine} exports no draft trees: speculation.topk 1, or sglang")
+    model = HEAD if asked.method in HEADS else ""
+    if asked.method == DRAFT:
+        model = repository_of(load_model(asked.draft_model))
+    return Speculation(methods[asked.method], model)
+
+
+def adapter_slots(point: ServingPoint) -> int:
+    """Return the number of adapters kept on a GPU, all of which a batch may use.
+
+    Raises:
+        UserError: no engine has the LoRA kernels of the design.
+    """
+    if point.lora.kernels == BY_TOKEN:
+        raise UserError(
+            f"lora.kernels {BY_TOKEN}: engines on offer multiply tokens of one adapter together"
+        )
+    return slots_of(point)
+
+
+def repository_of(model: LanguageModel) -> str:
+    """Return the Hugging Face repository named by the `source` of a model.
+
+    Raises:
+        UserError: no repository is named.
+    """
+    found = re.search(r"([\w.-]+/[\w.-]+) config\.json", model.source)
+    if not found:
+        raise UserError(
+            f"the TOML file of '{model.name}' names no repository; write one into its `source`, as "
+            'in "meta-llama/Llama-2-70b-hf config.json"'
+        )
+    return found[1]
 
 
 def _engines_of(scheduler: str) -> list[str]:

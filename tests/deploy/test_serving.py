@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from simulators.core.errors import Infeasible, UserError
 from simulators.core.fields import updated
 from simulators.core.folder import ENGINES
 from simulators.serving.point import AutoscaleConfig, CacheConfig, MoeConfig, ServingPoint
+from simulators.serving.schedulers.trtllm import FILLED
 
 LLAMA = ServingPoint(model="llama3_1_70b", gpu="h100_sxm", tp=4, scheduler="vllm_v1", max_batch=256)
 DESIGNS = {
@@ -411,6 +413,24 @@ def test_prefix_cache_option_is_passed_to_the_engine(
     else:
         with pytest.raises(UserError, match="keep no prefixes on the host"):
             said(**{"cache.prefix_caching": True, "cache.prefix_host_bytes": 64e9})
+
+
+def test_trtllm_waits_for_the_share_of_tokens_that_its_scheduler_simulates() -> None:
+    waits = replace(DESIGNS["trtllm"], scheduling=replace(LLAMA.scheduling, poll_interval=10))
+    file = yaml.safe_load(launch_of(waits, "trtllm").file)
+    assert file["batch_wait_timeout_iters"] == 10
+    assert file["batch_wait_max_tokens_ratio"] == FILLED
+
+
+def test_templates_of_users_cannot_reach_the_interpreter(workplace: Path) -> None:
+    folder = workplace / "catalog" / "orchestrators"
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text("a: {{ point.__class__.__mro__ }}\n")
+    assert "mine.yaml: access to attribute '__class__'" in refused(DESIGNS["vllm"], "mine")
+    (folder / "mine.yaml").write_text("a: {{ point.no_such_option }}\n")
+    assert "no attribute 'no_such_option'" in refused(DESIGNS["vllm"], "mine")
+    (folder / "mine.yaml").write_text("replicas: {{ workers[0].point.replicas }}\n")
+    assert deployment(DESIGNS["vllm"], "mine").endswith("\nreplicas: 3\n")
 
 
 def test_all_to_all_backend_uses_the_option_of_each_engine() -> None:

@@ -22,7 +22,7 @@ import yaml
 
 from deploy.deployments import training
 from deploy.deployments.serving import deployment
-from deploy.quoting import comment, label, written
+from deploy.templates import comment, label, written
 from simulators.core.folder import GPUS, MODELS
 from simulators.serving.point import ServingPoint
 from simulators.training.point import TrainingPoint

@@ -1,1 +1,0 @@
-"""Engines: `NAME.toml` lists the documented options, `NAME.py` defines `options`."""

@@ -1,1 +1,0 @@
-"""Orchestrators, one file each: `manifest` writes the deployment of all replicas."""
