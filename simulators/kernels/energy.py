@@ -86,8 +86,7 @@ def modelled_w(model: PowerModel, operator: Compute, gpu: Gpu, latency_s: Floats
         return watts
     assert isinstance(operator, Gemm | Attention)
     metered_w = corrected(correction, shape_features(operator, watts.shape), watts.reshape(-1))
-    most_w = gpu.tdp_w * max(_relative_power(gpu))
-    return np.clip(metered_w.reshape(watts.shape), idle_w_of(gpu), most_w)
+    return np.clip(metered_w.reshape(watts.shape), idle_w_of(gpu), peak_w_of(gpu))
 
 
 def formula_w(model: PowerModel, operator: Compute, gpu: Gpu, latency_s: Floats) -> Floats:
@@ -187,6 +186,11 @@ def format_of(operator: Compute) -> str:
 def idle_w_of(gpu: Gpu) -> float:
     """Return the idle power of a GPU in watts, by data sheet or as a share of its power limit."""
     return IDLE_SHARE * gpu.tdp_w if gpu.idle_w is None else gpu.idle_w
+
+
+def peak_w_of(gpu: Gpu) -> float:
+    """Return the highest power of a GPU in watts: its limit, scaled for what-if GPUs."""
+    return gpu.tdp_w * max(_relative_power(gpu))
 
 
 def with_power_shares(gpu: Gpu, idle: float, limit: float) -> Gpu:

@@ -369,12 +369,15 @@ def in_passes(sums: dict[str, Floats], plans: Plans, *, is_layer: bool) -> dict[
     return sums
 
 
-def runs(phase: str, plans: Plans) -> Floats:
-    """Return the number of runs of a phase's kernels per layer, for each row.
+def runs(phase: str, plans: Plans, *, is_layer: bool = True) -> Floats:
+    """Return the runs of a phase's kernels per micro-batch and piece, for each row.
 
-    Sharded gradients are reduce-scattered after each micro-batch, without a separate sum.
+    Only layers are recomputed. Sharded gradients are reduce-scattered after each micro-batch,
+    without a separate sum.
     """
     often = np.ones(plans.size)
+    if not is_layer and phase != SUMS:
+        return often * (phase not in RUNS_AGAIN)
     if phase == FORWARD:
         often += plans.again
     elif phase in RUNS_AGAIN:

@@ -51,7 +51,7 @@ from simulators.training.operators import (
     AGAIN_ELEMENTWISE,
     FORWARD,
     INPUTS,
-    RUNS_AGAIN,
+    LAYERS,
     SUMS,
     WEIGHTS,
     runs,
@@ -125,13 +125,8 @@ def _kernels(work: Work, constants: Constants, gpus: int) -> list[Contribution]:
     sums: dict[tuple[str, str], list[float]] = {}
     layer = work.pieces.get("experts") or work.pieces["dense"]
     for name, piece in work.pieces.items():
-        is_layer = name in ("dense", "experts")
         for (phase, kind), seconds in piece.seconds.items():
-            times = often * counts[name]
-            if is_layer or phase == SUMS:
-                times *= float(runs(phase, plans)[0])
-            elif phase in RUNS_AGAIN:
-                times = 0.0
+            times = often * counts[name] * float(runs(phase, plans, is_layer=name in LAYERS)[0])
             row = sums.setdefault((phase, kind), [0.0, 0.0, 0.0])
             row[0] += times * pace(constants, work.job, kind) * float(seconds[column])
             row[1] += gpus * times * float(piece.joules[phase, kind][column])

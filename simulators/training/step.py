@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from simulators.core.columns import FITTED, LEVELS, Shares
 from simulators.core.jit import Floats, Ints
-from simulators.kernels.energy import idle_w_of
+from simulators.kernels.energy import idle_w_of, peak_w_of
 from simulators.training.communication import (
     CONTEXT,
     EXPERTS,
@@ -211,7 +211,7 @@ def steps(work: Work, constants: Constants) -> Steps:
         optimizer_s=optimizer_s,
         loading_s=np.zeros(plans.size),
         flops=3.0 * forward_flops * per_rank * ranks,
-        energy_j=_energy_j(work, step_s, per_rank * compute) * ranks,
+        energy_j=_energy_j(work, step_s) * ranks,
         shares=_shares(work, per_rank, busy_s - per_rank * compute + dp_comm_s),
     )
 
@@ -335,11 +335,19 @@ def _left(sending_s: Floats, window_s: Floats, share: float, plans: Plans) -> Fl
     return np.where(plans.overlaps > 0, hidden, sending_s)
 
 
-def _energy_j(work: Work, step_s: Floats, busy_s: Floats) -> Floats:
-    """Return the joules of one rank: kernels, and idle power in the remaining time."""
-    plans, counts, spent_j = work.plans, counts_of(work.job), np.zeros(work.plans.size)
+def _energy_j(work: Work, step_s: Floats) -> Floats:
+    """Return the joules of one rank: kernels, and idle power in the remaining time.
+
+    A kernel that takes longer than its model says has the same dynamic energy, and idle power in
+    the additional time.
+    """
+    plans, counts = work.plans, counts_of(work.job)
+    spent_j, kernels_s = np.zeros(plans.size), np.zeros(plans.size)
     for name, piece in work.pieces.items():
-        for (phase, _), joules in piece.joules.items():
-            spent_j += counts[name] * runs(phase, plans) * joules[work.which]
-    idle_s = np.maximum(0.0, step_s - busy_s)
-    return spent_j * plans.micro_batches / plans.pp + idle_s * idle_w_of(work.job.gpu)
+        for (phase, kind), joules in piece.joules.items():
+            often = runs(phase, plans, is_layer=name in LAYERS)
+            times = counts[name] * often * plans.micro_batches / plans.pp
+            spent_j += times * joules[work.which]
+            kernels_s += times * piece.seconds[phase, kind][work.which]
+    spent_j += (step_s - kernels_s) * idle_w_of(work.job.gpu)
+    return np.minimum(spent_j, peak_w_of(work.job.gpu) * step_s)
