@@ -7,7 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from planning.questions.serving import OVERLOADED, Prefilter, Steady
+from planning.prefilter import OVERLOADED, Prefilter, Steady
 from simulators.core.columns import schema_of
 from simulators.core.fields import values_of
 from simulators.serving.point import ServingPoint

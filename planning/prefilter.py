@@ -1,0 +1,118 @@
+"""A prefilter of serving deployments: those whose steady state misses the SLO by far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from simulators.core.columns import categories, numbers
+from simulators.core.jit import Floats
+from simulators.serving.demand.requests import token_counts
+from simulators.serving.deployment import ONE_POOL
+from simulators.serving.point import ANALYTIC
+from simulators.workload.llm.parallelism import GATHERED
+
+OVERLOADED = 2.0
+"""Ratio of latency to deadline for a deployment that cannot carry the mean load."""
+Steady = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""Evaluates designs in the steady state."""
+
+
+@dataclass(frozen=True)
+class Prefilter:
+    """Lower bound on the ratio of latencies to deadlines, from a steady state.
+
+    A high percentile under bursts exceeds the mean under an even load, so a design whose mean
+    latency in the steady state misses a deadline by far cannot meet the deadline. The steady state
+    supports neither expert parallelism nor separate pools, so similar designs replace them: experts
+    split by tensor parallelism, a prefill pool alone, and a decode pool whose prompts are cached.
+    Data-parallel attention has no bound.
+    """
+
+    steady: Steady
+    own_rate: float  # requests per second of the trace, for designs without `qps`
+    ttft_s: float | None  # deadline of TTFT; None for a median, which has no bound
+    tpot_s: float  # deadline of TPOT
+
+    def __call__(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
+        """Return the ratio of each row; infinity for infeasible designs."""
+        qps = numbers(batch, "qps").astype(np.float64)
+        rates = np.where(np.isnan(qps), self.own_rate, qps)
+        batch = _with(batch, {"qps": rates, "fidelity": ANALYTIC})
+        is_separate = numbers(batch, "pools.prefill_gpus") > 0
+        found = np.empty(batch.num_rows)
+        for mask, ratios in ((~is_separate, self._one_pool), (is_separate, self._two_pools)):
+            rows = np.flatnonzero(mask)
+            if rows.size:
+                found[rows] = ratios(batch.take(pa.array(rows)))
+        return found
+
+    def _one_pool(self, batch: pa.RecordBatch) -> Floats:
+        groups = numbers(batch, "attention_dp")
+        if (numbers(batch, "ep") > 1).any():
+            dense = {"ep": 1, "attention_dp": 1, "moe.backend": GATHERED}
+            batch = _with(batch, {"tp": numbers(batch, "tp") * groups, **dense})
+            return np.where(groups > 1, 1.0, self._ratios(batch, self.ttft_s, self.tpot_s))
+        return self._ratios(batch, self.ttft_s, self.tpot_s)
+
+    def _two_pools(self, batch: pa.RecordBatch) -> Floats:
+        """Return the ratios of designs with two pools: the larger of both pools."""
+        prefill = _with(_pool(batch, "prefill"), {"output_tokens": 1})
+        cached_prompts = {
+            "prompt_tokens": 1,
+            "sessions.system_prompt_tokens": _mean_prompts(batch)
+            + numbers(batch, "sessions.system_prompt_tokens"),
+            "cache.prefix_caching": True,
+        }
+        decode = _with(_pool(batch, "decode"), cached_prompts)
+        ttft = self._ratios(prefill, self.ttft_s, None)
+        return np.maximum(ttft, self._ratios(decode, None, self.tpot_s))
+
+    def _ratios(self, batch: pa.RecordBatch, ttft_s: float | None, tpot_s: float | None) -> Floats:
+        found = self.steady(batch)
+
+        def metric(name: str) -> Floats:
+            return np.asarray(numbers(found, name), np.float64)
+
+        ratios = [np.where(metric("saturated") == 1.0, OVERLOADED, 0.0)]
+        for name, limit_s in (("tpot_mean_s", tpot_s), ("ttft_mean_s", ttft_s)):
+            if limit_s is not None:
+                ratios.append(metric(name) / limit_s)
+        is_infeasible = np.isnan(metric("requests_per_s"))
+        return np.where(is_infeasible, np.inf, np.fmax.reduce(ratios))
+
+
+def _pool(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
+    tp = numbers(batch, f"pools.{name}_tp")
+    tp = np.where(tp > 0, tp, numbers(batch, "tp"))
+    gpus = numbers(batch, "replicas") * numbers(batch, f"pools.{name}_gpus")
+    replicas = gpus // (tp * numbers(batch, "pp"))
+    return _with(batch, {"tp": tp, "replicas": replicas, **ONE_POOL})
+
+
+def _mean_prompts(batch: pa.RecordBatch) -> NDArray[np.int64]:
+    """Return the mean prompt of each row's workload, in tokens."""
+    codes, names = categories(batch, "workload")
+    requests, seeds = numbers(batch, "requests"), numbers(batch, "seed")
+    means = [
+        float(np.mean(token_counts(str(name), int(seeds[row]), int(requests[row]))[0]))
+        for name, row in zip(names, np.unique(codes, return_index=True)[1], strict=True)
+    ]
+    return np.array(means, np.float64)[codes].astype(np.int64)
+
+
+def _with(batch: pa.RecordBatch, columns: Mapping[str, object]) -> pa.RecordBatch:
+    for name, values in columns.items():
+        place = batch.schema.get_field_index(name)
+        if not isinstance(values, np.ndarray):
+            values = [values] * batch.num_rows
+        kind = batch.schema.field(place).type
+        column = pa.array(values, kind.value_type if pa.types.is_dictionary(kind) else kind)
+        if pa.types.is_dictionary(kind):
+            column = column.dictionary_encode()
+        batch = batch.set_column(place, name, column)
+    return batch
