@@ -11,28 +11,22 @@ import re
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-_SECONDS = ((86_400.0, "d"), (3_600.0, "h"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
-_FLOPS = ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1.0, "FLOP"))
-_JOULES = (
-    (1e12, "TJ"),
-    (1e9, "GJ"),
-    (1e6, "MJ"),
-    (1e3, "kJ"),
-    (1.0, "J"),
-    (1e-3, "mJ"),
-    (1e-6, "µJ"),
-    (1e-9, "nJ"),
-    (1e-12, "pJ"),
-)
+_PREFIXES = {"P": 1e15, "T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3, " ": 1.0}
+_PREFIXES |= {"m": 1e-3, "µ": 1e-6, "n": 1e-9, "p": 1e-12}
+
+
+def _scale(prefixes: str, unit: str) -> list[tuple[float, str]]:
+    """Return the sizes and names of a unit with SI prefixes, largest first."""
+    return [(_PREFIXES[prefix], f"{prefix.strip()}{unit}") for prefix in prefixes]
+
+
 _SCALES = {
-    "J": _JOULES,
-    "s": _SECONDS,
-    "B": _BYTES,
-    "bytes": _BYTES,
-    "flops": _FLOPS,
-    "FLOP": _FLOPS,
+    "J": _scale("TGMk mµnp", "J"),
+    "s": [(86_400.0, "d"), (3_600.0, "h"), *_scale(" mµn", "s")],
+    **dict.fromkeys(("B", "bytes"), _scale("TGMk ", "B")),
+    **dict.fromkeys(("flops", "FLOP"), _scale("PTGM ", "FLOP")),
 }
+"""Sizes and names of scaled units by unit of the column, largest first."""
 
 
 def human(value: object, unit: str = "") -> str:
@@ -98,16 +92,13 @@ def duration(seconds: float) -> str:
 
 
 COUNTS = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+_BINARY = {"kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30, "tib": 2.0**40}
 TIMES = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
-BYTES = {"b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
-BYTES |= {"kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30, "tib": 2.0**40}
-RATES = {**COUNTS, "/s": 1.0, "k/s": 1e3, "qps": 1.0}
-MONEY: Mapping[str, float] = {"k": 1e3, "m": 1e6}
 SUFFIXES: Mapping[str, Mapping[str, float]] = {
     "s": TIMES,
-    "B": BYTES,
-    "1/s": RATES,
-    "$": MONEY,
+    "B": {"b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, **_BINARY},
+    "1/s": {**COUNTS, "/s": 1.0, "k/s": 1e3, "qps": 1.0},
+    "$": {"k": 1e3, "m": 1e6},
     "": COUNTS,
 }
 """Suffixes and their factors by unit of the field, case-insensitive."""
@@ -131,17 +122,8 @@ def number_in(text: str, unit: str = "") -> float | None:
     return None if scale is None else float(match[1].replace(",", "").replace("_", "")) * scale
 
 
-_UNIT_WORDS = {
-    "s": ("s",),
-    "J": ("j",),
-    "J s": ("js",),
-    "B/s": ("bytes", "per", "s"),
-    "$": ("usd",),
-    "h": ("h",),
-    "g": ("g",),
-    "nm": ("nm",),
-    "mm2": ("mm2",),
-}
+_UNIT_WORDS = {"J": "j", "J s": "js", "B/s": "bytes_per_s", "$": "usd"}
+_UNIT_WORDS |= {unit: unit for unit in ("s", "h", "g", "nm", "mm2")}
 """Words of a column name that state the unit."""
 _ABBREVIATIONS = (
     "CP DP DRAM E2E EDP EP FLOPs GPU GPUs HBM ITL KV L2 LoRA MACs MFU MTBF PE PP QPS SLO SM TP "
@@ -174,7 +156,7 @@ def in_words(name: str, unit: str = "") -> str:
     """
     words = name.split("_")
     ends = [_SPOKEN[words.pop()]] if len(words) > 2 and words[-1] in ("lo", "hi", "ci") else []
-    said = list(_UNIT_WORDS.get(unit, ()))
+    said = _UNIT_WORDS[unit].split("_") if unit in _UNIT_WORDS else []
     for start in range(len(words) - len(said), 0, -1):
         if said and words[start : start + len(said)] == said:
             del words[start : start + len(said)]

@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from simulators.core.columns import LEVELS, schema_of
+from simulators.core.columns import LEVELS, batch_of, schema_of
 from simulators.core.contract import (
     Contribution,
     Explains,
@@ -280,11 +280,7 @@ def _what_if(design: StoredDesign) -> Iterator[str]:
 
 def evaluated(simulator: Simulator, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metrics of a design computed now; fields missing in the row have defaults."""
-    schema = schema_of(simulator.point)
-    point = {c.name: c.default for c in columns_of(simulator.point)}
-    point |= point_of(simulator, row)
-    arrays = [pa.array([point[f.name]], f.type) for f in schema]
-    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    batch = batch_of(simulator.point, point_of(simulator, row))
     metrics: dict[str, Any] = simulator.evaluate(batch).to_pylist()[0]
     return metrics
 
@@ -460,16 +456,9 @@ def trace_events(found: Sequence[Contribution], name: str) -> dict[str, Any]:
 
 
 def _event(name: str, start: float, end: float, c: Contribution | None = None) -> dict[str, Any]:
-    event: dict[str, Any] = {
-        "ph": "X",
-        "name": name,
-        "pid": 1,
-        "tid": 1,
-        "ts": start,
-        "dur": end - start,
-    }
-    if c is not None:
-        said = {"bound": c.bound, "level": c.level, "times": c.count, "note": c.note}
-        numbers = {"flops": c.flops, "moved_bytes": c.moved_bytes, "energy_j": c.energy_j}
-        event["args"] = {k: v for k, v in (said | numbers).items() if v}
-    return event
+    event = {"ph": "X", "pid": 1, "tid": 1, "name": name, "ts": start, "dur": end - start}
+    if c is None:
+        return event
+    said = {"bound": c.bound, "level": c.level, "times": c.count, "note": c.note}
+    numbers = {"flops": c.flops, "moved_bytes": c.moved_bytes, "energy_j": c.energy_j}
+    return event | {"args": {k: v for k, v in (said | numbers).items() if v}}
