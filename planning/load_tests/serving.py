@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import numpy as np
 
 from simulators.core.errors import UserError
 from simulators.core.fields import point_from
 from simulators.core.folder import read_toml
 from simulators.serving.answer.explain import batch_table
-from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.summary import STATISTICS, ServingRun
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import ReplicaState
@@ -40,6 +40,7 @@ LATENCIES = {
     "itl": "ITL",
     "e2e": "end-to-end latency",
 }
+REPORT = Path(__file__).with_suffix(".jinja")
 PERIODS = 10
 """Number of equal time periods of the table."""
 
@@ -120,53 +121,25 @@ def _printed(text: str) -> Iterator[tuple[str, float]]:
 
 def report_of(run: ServingRun) -> str:
     """Return the report of a run with a log of all batches."""
-    point, metrics = run.point, run.metrics()
-    title = f"Load test of {point.model} on {metrics.gpus} {point.gpu}, {point.scheduler}"
-    tables = (_counts(metrics), _latencies(metrics), _periods(run.state))
-    return "\n\n".join([title, *("\n".join(lines) for lines in tables)])
+    metrics = run.metrics()
+    environment = jinja2.Environment(trim_blocks=True, undefined=jinja2.StrictUndefined)  # noqa: S701 - text
+    environment.filters["line"] = _line
+    template = environment.from_string(REPORT.read_text(encoding="utf-8"))
+    text = template.render(
+        point=run.point,
+        m=metrics,
+        statistics=STATISTICS,
+        latencies={
+            words: [1e3 * getattr(metrics, f"{name}_{column}_s") for column in STATISTICS]
+            for name, words in LATENCIES.items()
+        },
+        periods=list(_periods(run.state)),
+    )
+    return text.rstrip()
 
 
-def _counts(m: ServingMetrics) -> Iterator[str]:
-    """Yield lines of request counts, throughput, cost, energy and utilization."""
-    yield _line("requests completed", m.completed_requests)
-    for name, count in (
-        ("rejected as too long", m.rejected_requests),
-        ("preemptions (recompute)", m.preemptions_recompute),
-        ("preemptions (swap)", m.preemptions_swap),
-        ("requests stalled while running", m.stalled_requests),
-    ):
-        if count:
-            yield _line(f"  {name}", count)
-    yield _line("duration", m.makespan_s, "s")
-    yield _line("iterations", m.iterations)
-    yield _line("requests per second", m.requests_per_s)
-    yield _line("  goodput, within the SLO", m.goodput_per_s)
-    yield _line("output tokens per second", m.tokens_per_s)
-    yield _line("  per GPU", m.tokens_per_s_per_gpu)
-    yield _line("  per user", m.tokens_per_s_per_user)
-    yield _line("dollars per million output tokens", m.cost_usd_per_mtok)
-    yield _line("joules per output token", m.energy_j_per_token)
-    yield _line("mean batch size", m.mean_batch)
-    yield _line("mean requests in system", m.requests_in_system_mean)
-    yield _line("utilization", m.utilization)
-    yield _line("KV blocks in use, mean and max", f"{m.kv_use_mean:.1%}, {m.kv_use_max or 0.0:.1%}")
-    if m.cached_tokens:
-        yield _line("prefix cache hit rate", f"{m.prefix_hit_ratio:.1%}")
-    if m.saturated:
-        yield "The queue kept growing: latencies depend on the length of the run."
-
-
-def _latencies(m: ServingMetrics) -> Iterator[str]:
-    """Yield a line for each latency, in milliseconds."""
-    yield f"{'milliseconds':<24}" + "".join(f"{name:>9}" for name in STATISTICS)
-    for name, words in LATENCIES.items():
-        values = [1e3 * getattr(m, f"{name}_{column}_s") for column in STATISTICS]
-        digits = 2 if max(values) < 1e3 else 0
-        yield f"{words:<24}" + "".join(f"{value:>9,.{digits}f}" for value in values)
-
-
-def _periods(state: ReplicaState) -> Iterator[str]:
-    """Yield arrivals, completions, batch size, queue and KV use of each period."""
+def _periods(state: ReplicaState) -> Iterator[tuple[float, ...]]:
+    """Yield start, arrivals, completions, batch size, queue and KV use of each period."""
     log, times = batch_table(state), state.times
     start_s = float(times[:, at.ARRIVAL].min())
     end_s = max(float(log["end_s"].to_numpy().max()), start_s)
@@ -181,12 +154,8 @@ def _periods(state: ReplicaState) -> Iterator[str]:
     arrived, completed = (
         np.histogram(times[:, column], edges)[0] for column in (at.ARRIVAL, at.COMPLETED)
     )
-    yield "from s      arrived completed  batch size  waiting  KV in use"
-    for i in range(PERIODS):
-        yield (
-            f"{edges[i] - start_s:<10,.1f}{arrived[i]:>9,}{completed[i]:>10,}{requests[i]:>12,.1f}"
-            f"{waiting[i]:>9,.1f}{blocks[i] / state.pool[0, at.TOTAL_BLOCKS]:>11.1%}"
-        )
+    kv_use = blocks / state.pool[0, at.TOTAL_BLOCKS]
+    yield from zip(edges[:-1] - start_s, arrived, completed, requests, waiting, kv_use, strict=True)
 
 
 def _line(name: str, value: float | str | None, unit: str = "") -> str:
