@@ -3,7 +3,7 @@
 Rates of other GPUs are the prior. A class is written only if its rows lower the error on held-out
 rows; other classes keep the previous calibration.
 
-`fit_log` is a robust least-squares fit on the logarithms of times: Levenberg-Marquardt with
+`fit_named` is a robust least-squares fit on the logarithms of times: Levenberg-Marquardt with
 iteratively reweighted least squares. The loss is quadratic for small residuals and linear beyond
 `WIDTH`, so that the fit minimises about the mean absolute percentage error and is robust to
 outliers. A ridge pulls each parameter towards its start, with the weight of a few rows.
@@ -252,51 +252,6 @@ STEPS = 40
 """Maximum number of iterations; a fit ends earlier if a step gains little."""
 
 
-def fit_log(
-    model: Callable[[Floats], Floats],
-    start: Floats,
-    measured_s: Floats,
-    *,
-    weights: Floats,
-    ridge: Floats,
-    bounds: tuple[Floats, Floats],
-) -> Floats:
-    """Return the parameters with the least loss between `log model(p)` and `log measured_s`.
-
-    `weights` has an entry per row; `start`, `ridge` and both bounds have one per parameter.
-    """
-    target = np.log(measured_s)
-
-    def residuals(p: Floats) -> Floats:
-        return np.log(model(p)) - target
-
-    def loss(p: Floats, r: Floats) -> float:
-        rows = np.sum(weights * (np.sqrt(r * r + WIDTH**2) - WIDTH))
-        return float(rows + 0.5 * np.sum(ridge * (p - start) ** 2))
-
-    p = np.clip(start, *bounds)
-    r = residuals(p)
-    best, damping = loss(p, r), 1e-2
-    for _ in range(STEPS):
-        slopes = np.stack([(residuals(p + STEP * e) - r) / STEP for e in np.eye(p.size)], axis=1)
-        row_weights = weights / np.sqrt(r * r + WIDTH**2)
-        curvature = slopes.T @ (row_weights[:, None] * slopes) + np.diag(ridge)
-        gradient = slopes.T @ (row_weights * r) + ridge * (p - start)
-        before = best
-        for _ in range(8):
-            damped = curvature + damping * np.diag(np.diag(curvature) + 1e-9)
-            step = np.clip(-np.linalg.solve(damped, gradient), -LONGEST_STEP, LONGEST_STEP)
-            trial = np.clip(p + step, *bounds)
-            trial_r = residuals(trial)
-            if (found := loss(trial, trial_r)) < best:
-                p, r, best, damping = trial, trial_r, found, max(damping / 5.0, 1e-6)
-                break
-            damping *= 4.0
-        if before - best < 1e-5 * before:
-            break
-    return p
-
-
 def fit_named(
     model: Callable[[dict[Name, float]], Floats],
     names: Sequence[Name],
@@ -320,16 +275,38 @@ def fit_named(
         ridge: weight of the start, in rows.
         weights: weights of the rows; equal by default.
     """
+    target = np.log(measured_s)
+    by_row = np.ones(measured_s.size) if weights is None else weights
+    by_number = np.broadcast_to(ridge, start.shape)
 
     def named(p: Floats) -> dict[Name, float]:
         return dict(zip(names, np.exp(p).tolist(), strict=True))
 
-    fitted = fit_log(
-        lambda p: model(named(p)),
-        start,
-        measured_s,
-        weights=np.ones(measured_s.size) if weights is None else weights,
-        ridge=np.broadcast_to(ridge, start.shape),
-        bounds=(low, high),
-    )
-    return named(fitted)
+    def residuals(p: Floats) -> Floats:
+        return np.log(model(named(p))) - target
+
+    def loss(p: Floats, r: Floats) -> float:
+        rows = np.sum(by_row * (np.sqrt(r * r + WIDTH**2) - WIDTH))
+        return float(rows + 0.5 * np.sum(by_number * (p - start) ** 2))
+
+    p = np.clip(start, low, high)
+    r = residuals(p)
+    best, damping = loss(p, r), 1e-2
+    for _ in range(STEPS):
+        slopes = np.stack([(residuals(p + STEP * e) - r) / STEP for e in np.eye(p.size)], axis=1)
+        row_weights = by_row / np.sqrt(r * r + WIDTH**2)
+        curvature = slopes.T @ (row_weights[:, None] * slopes) + np.diag(by_number)
+        gradient = slopes.T @ (row_weights * r) + by_number * (p - start)
+        before = best
+        for _ in range(8):
+            damped = curvature + damping * np.diag(np.diag(curvature) + 1e-9)
+            step = np.clip(-np.linalg.solve(damped, gradient), -LONGEST_STEP, LONGEST_STEP)
+            trial = np.clip(p + step, low, high)
+            trial_r = residuals(trial)
+            if (found := loss(trial, trial_r)) < best:
+                p, r, best, damping = trial, trial_r, found, max(damping / 5.0, 1e-6)
+                break
+            damping *= 4.0
+        if before - best < 1e-5 * before:
+            break
+    return named(p)

@@ -13,7 +13,7 @@ import pytest
 from lab.fits.driver import main
 from lab.tables.fp32 import catalog_name, rows_of_table
 from lab.tables.rows import fraction
-from planning.calibrate.kernels import fit_log
+from planning.calibrate.kernels import fit_named
 from simulators.catalog.gpu import load_gpu
 from simulators.core.errors import UserError
 from simulators.kernels.levels import profile_of
@@ -89,13 +89,14 @@ def test_a_line_in_logarithms_is_found_despite_outliers() -> None:
     x = np.linspace(1.0, 10.0, 50)
     seconds = 3.0 * x**2
     seconds[::10] *= 5.0
-    p = fit_log(
-        lambda p: np.exp(p[0]) * x ** p[1],
-        np.array([0.0, 1.0]),
+    found = fit_named(
+        lambda numbers: numbers["factor"] * x ** numbers["exponent"],
+        ["factor", "exponent"],
+        np.zeros(2),
         seconds,
-        weights=np.ones(50),
-        ridge=np.full(2, 1e-6),
-        bounds=(np.full(2, -5.0), np.full(2, 5.0)),
+        low=np.full(2, -5.0),
+        high=np.full(2, 5.0),
+        ridge=1e-6,
     )
-    assert np.exp(p[0]) == pytest.approx(3.0, rel=0.02)
-    assert p[1] == pytest.approx(2.0, rel=0.02)
+    assert found["factor"] == pytest.approx(3.0, rel=0.02)
+    assert found["exponent"] == pytest.approx(2.0, rel=0.02)
