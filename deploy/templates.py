@@ -60,7 +60,9 @@ def _environment() -> SandboxedEnvironment:
     )
     found.globals["refuse"] = _refuse
     found.filters |= {
+        "command": command,
         "comment": lambda text: comment(text).rstrip(),
+        "heredoc": lambda text, file: written(file, text),
         "json": json.dumps,
         "nonzero": _nonzero,
         "quoted": shlex.quote,

@@ -10,12 +10,12 @@ import functools
 import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from deploy.templates import command, comment, filled, label, written
+from deploy.templates import filled, label
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.engine import ServingEngine, load_engine
 from simulators.catalog.gpu import GPU_SCALES, load_gpu
@@ -35,7 +35,6 @@ from simulators.serving.point import (
     FIXED,
     HOST,
     MEDUSA,
-    MTP,
     OVERLAPPED,
     ServingPoint,
 )
@@ -48,6 +47,7 @@ ORCHESTRATORS = Folder("orchestrator", "orchestrators", ".yaml", package="deploy
 """Templates of manifests."""
 OPTIONS = Folder("serving engine", "engines", ".jinja", package="deploy")
 """Folder with a template of options per engine, next to the TOML files of `ENGINES`."""
+TITLE, SCRIPT = (ORCHESTRATORS.shipped / name for name in ("_title.yaml", "_script.yaml"))
 NODES = ORCHESTRATORS.shipped / "gpu_nodes.toml"
 
 HEADS = (MEDUSA, EAGLE, EAGLE3)
@@ -89,6 +89,11 @@ class WorkerGroup:
         """GPUs of a replica on each of its nodes."""
         return math.ceil(self.launch.gpus / self.launch.nodes)
 
+    @property
+    def host(self) -> str:
+        """Name of the host whose launch times are simulated; empty without launches."""
+        return deployment_of(self.point).hardware.replica.runtime.host
+
 
 @dataclass(frozen=True)
 class Speculation:
@@ -129,45 +134,22 @@ def deployment(point: ServingPoint, target: str = "", name: str = "") -> str:
         ]
     else:
         workers = [WorkerGroup("worker", launch_of(point, engine), point)]
-    text = manifest(target, workers, point) if is_manifest else script(workers[0].launch, point)
-    return _title(workers, name) + text
-
-
-def script(launch: EngineCommand, point: ServingPoint) -> str:
-    """Return the command as shell lines, one option per line."""
-    port, text = launch.engine.port, command(launch.command)
-    if launch.file:
-        text = f"{written('engine.yaml', launch.file)}{text}"
-    if launch.nodes > 1:
-        text = f"# one replica spans {launch.nodes} nodes: join them first (Ray or MPI)\n{text}"
-    if point.replicas > 1:
-        text += comment(
-            f"{point.replicas} replicas: run it once per replica with --port {port}, "
-            f"{port + 1} ..., behind a router that sends requests by {point.router}"
-        )
-    return text + _autoscaling_comment(point)
-
-
-def manifest(target: str, workers: Sequence[WorkerGroup], point: ServingPoint) -> str:
-    """Return the manifest of a design, written by the template of an orchestrator.
-
-    Raises:
-        UserError: the orchestrator has no option for the design.
-    """
-    return filled(
-        ORCHESTRATORS.find(target),
-        point=point,
-        model=load_model(point.model),
-        name=label(point.model),
-        workers=workers,
-        has_pools=len(workers) > 1,
-        has_autoscaling=_has_autoscaling(point),
-        autoscaling_comment=_autoscaling_comment(point),
-        gpus_per_node=cluster_for(point.cluster, load_gpu(point.gpu)).gpus_per_node,
-        single_launch=lambda: launch_of(point, engine_of(point)),
-        node_selector=node_selector,
-        resource=resource,
-    )
+    values = {
+        "title": name or "design",
+        "point": point,
+        "model": load_model(point.model),
+        "name": label(point.model),
+        "workers": workers,
+        "has_pools": len(workers) > 1,
+        "has_autoscaling": 0 < point.autoscaling.min_replicas < point.replicas,
+        "gpus_per_node": cluster_for(point.cluster, load_gpu(point.gpu)).gpus_per_node,
+        "single_launch": lambda: launch_of(point, engine),
+        "node_selector": node_selector,
+        "resource": resource,
+    }
+    title = filled(TITLE, **values).splitlines(keepends=True)
+    text = filled(ORCHESTRATORS.find(target) if is_manifest else SCRIPT, **values)
+    return "".join(dict.fromkeys(title)) + text
 
 
 def resource(gpu: str) -> str:
@@ -194,32 +176,6 @@ def node_selector(gpu: str) -> dict[str, str] | None:
     table, sheet = read_toml(NODES), load_gpu(gpu)
     name, product = table["labels"].get(sheet.vendor), table["products"].get(sheet.name)
     return {name: product} if name and product else None
-
-
-def _has_autoscaling(point: ServingPoint) -> bool:
-    return 0 < point.autoscaling.min_replicas < point.replicas
-
-
-def _autoscaling_comment(point: ServingPoint) -> str:
-    """Return a comment that autoscaling is not exported; empty without autoscaling."""
-    if not _has_autoscaling(point):
-        return ""
-    return comment(
-        f"priced with {point.autoscaling.min_replicas} to {point.replicas} replicas, as the load "
-        "requires; the autoscaler is written by --target kubernetes alone"
-    )
-
-
-def _title(workers: Sequence[WorkerGroup], name: str) -> str:
-    """Return the leading comments: the design, and settings without an option."""
-    on = [
-        f"on {w.point.gpu}, {w.point.replicas} replica(s) of {w.launch.gpus} GPU(s)"
-        for w in workers
-    ]
-    title = f"{name or 'design'}: {workers[0].point.model} {' for prefill; '.join(on)}"
-    title += " for decode" if len(workers) > 1 else ""
-    remarks = [remark for w in workers for remark in _remarks(w.point, w.launch.engine)]
-    return "".join(map(comment, dict.fromkeys([title, *remarks])))
 
 
 def engine_of(point: ServingPoint) -> str:
@@ -394,22 +350,3 @@ def _engines_of(scheduler: str) -> list[str]:
             f"sweep scheduler over {', '.join(known)}"
         )
     return found
-
-
-def _remarks(point: ServingPoint, engine: ServingEngine) -> Iterator[str]:
-    """Yield comments about settings without an option: precision, host, clocks, heads."""
-    runtime = deployment_of(point).hardware.replica.runtime
-    if runtime.host:
-        yield f"kernels are launched one by one; the host's time is that of {runtime.host}"
-    if point.dtype not in ("fp16", "bf16") and not engine.dtypes[point.dtype]:
-        yield f"the checkpoint sets the precision: use a {point.dtype} checkpoint"
-    if point.dtype in engine.remarks:
-        yield engine.remarks[point.dtype]
-    if clock := point.power.clock_hz:
-        yield f"on each node first: nvidia-smi --lock-gpu-clocks=0,{clock / 1e6:.0f}"
-    if limit := point.power.limit_w:
-        yield f"on each node first: nvidia-smi --power-limit={limit:.0f}"
-    if point.speculation.num_draft_tokens and point.speculation.method in HEADS:
-        yield f"replace {HEAD} by the repository of a draft head trained for the model"
-    if point.speculation.num_draft_tokens and point.speculation.method == MTP:
-        yield "mtp needs a checkpoint with an MTP head (num_nextn_predict_layers)"
