@@ -10,11 +10,10 @@ import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
-import pyarrow as pa
+import polars as pl
 
 from lab.claims.deployments import (
     TPOT,
@@ -28,7 +27,7 @@ from lab.claims.deployments import (
 )
 from lab.tables.deployments import QWEN3_32B, QWEN3_32B_PEER, SILICON, silicon
 from lab.tables.fp32 import MODEL_TIMES
-from lab.tables.rows import Bools, read_records, read_table
+from lab.tables.rows import Bools, read_frame, read_records
 from lab.tables.training import FLAGGED, MEASURED, SOURCES, contradicts, flagged
 from lab.validate import measured_tables
 from simulators.core.checks import Check, print_checks
@@ -37,9 +36,6 @@ from simulators.core.folder import Folder, read_toml
 from simulators.core.jit import Floats
 
 ENTRIES = Folder("entry", "predictions/entries", package="lab")
-Key = tuple[str, ...]
-"""The values of a row in the columns that identify it."""
-
 Figures = Mapping[str, Floats]
 """Columns with an entry for each row; NaN where there is none."""
 
@@ -61,8 +57,7 @@ class PredictionEntry(msgspec.Struct, frozen=True):
 class ScoredTask:
     """Measured rows of one kind."""
 
-    key: tuple[str, ...]  # columns that identify a row
-    names: Sequence[Key]  # the key of each row
+    keys: pl.DataFrame  # the columns that identify a row
     measured: Figures  # by the column in which a figure is predicted
     kinds: Mapping[str, Bools]  # groups of rows that are scored; `all` are those without a fault
     choices: Mapping[str, Sequence[Decisions]] = field(default_factory=dict)
@@ -99,7 +94,7 @@ def scores(named: str, reference: Path) -> list[Check]:
     for name, (read, needs) in TASKS.items():
         if all((reference / table).is_file() for table in needs):
             task = read(reference)
-            seen.append(f"{name}: {', '.join(task.key)}; {', '.join(task.measured)}")
+            seen.append(f"{name}: {', '.join(task.keys.columns)}; {', '.join(task.measured)}")
             figures, unmatched = _aligned(task, tables)
             if any((~np.isnan(values)).any() for values in figures.values()):
                 lines += list(_lines(name, task, figures, unmatched))
@@ -111,14 +106,14 @@ def scores(named: str, reference: Path) -> list[Check]:
     return lines
 
 
-def _predictions(named: str, reference: Path) -> list[pa.Table]:
+def _predictions(named: str, reference: Path) -> list[pl.DataFrame]:
     """Return tables of predictions, with the column names of tasks.
 
     Raises:
         UserError: an entry is malformed, or none of its tables is in the reference folder.
     """
     if named.endswith((".csv", ".parquet")):
-        return [read_table(Path(named))]
+        return [read_frame(Path(named))]
     file = ENTRIES.find(named)
     try:
         entry = msgspec.convert(read_toml(file), PredictionEntry)
@@ -127,66 +122,53 @@ def _predictions(named: str, reference: Path) -> list[pa.Table]:
             f"{file}: {error}; write [[files]], and in each `file`, a table of the reference "
             "folder, and `columns`, its names of the predicted columns"
         ) from error
-    found = []
-    for one in entry.files:
-        if (reference / one.file).is_file():
-            ours = {theirs: name for name, theirs in one.columns.items()}
-            table = read_table(reference / one.file)
-            kept = [c for c in table.column_names if c in ours or c not in one.columns]
-            found.append(table.select(kept).rename_columns([ours.get(c, c) for c in kept]))
+    found = [
+        read_frame(reference / one.file, tuple(one.columns.values())).with_columns(
+            pl.col(theirs).alias(ours) for ours, theirs in one.columns.items()
+        )
+        for one in entry.files
+        if (reference / one.file).is_file()
+    ]
     if not found:
         raise UserError(f"{named}: {', '.join(one.file for one in entry.files)} are not there")
     return found
 
 
-def key_of(values: Sequence[object]) -> Key:
-    """Return the key of a row; whole numbers are written as such, however they are stored.
-
-    >>> key_of(["H100", 4, 4.0, True])
-    ('H100', '4', '4', 'true')
-    """
-
-    def word(value: object) -> str:
-        if isinstance(value, bool):
-            return str(value).lower()
-        return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-    return tuple(map(word, values))
+def _words(keys: Sequence[str]) -> list[pl.Expr]:
+    """Return key columns as words; whole numbers are written as such, however they are stored."""
+    return [pl.col(name).cast(pl.String).str.strip_suffix(".0") for name in keys]
 
 
-def _aligned(task: ScoredTask, tables: Sequence[pa.Table]) -> tuple[dict[str, Floats], int]:
+def _aligned(task: ScoredTask, tables: Sequence[pl.DataFrame]) -> tuple[dict[str, Floats], int]:
     """Return the predictions of a task's rows, NaN where there is none, and unmatched rows.
 
     Raises:
         UserError: a row is predicted twice, or by no number above zero.
     """
-    places: dict[Key, int] = {name: place for place, name in enumerate(task.names)}
-    found = {name: np.full(len(task.names), np.nan) for name in task.measured}
+    keys = task.keys.columns
+    places = task.keys.select(_words(keys)).with_row_index("place")
+    found = {name: np.full(places.height, np.nan) for name in task.measured}
     unmatched = 0
     for table in tables:
-        if not set(task.key) <= set(table.column_names):
+        if not set(keys) <= set(table.columns):
             continue
-        keys = zip(*(table[name].to_pylist() for name in task.key), strict=True)
-        at = [places.get(key_of(values)) for values in keys]
-        unmatched += at.count(None)
-        for name in found.keys() & set(table.column_names):
-            for place, value in zip(at, table[name].to_pylist(), strict=True):
-                if place is not None and value is not None:
-                    row = " ".join(task.names[place])
-                    if not np.isnan(found[name][place]):
-                        raise UserError(f"row {row} is there twice: `{name}` has one value")
-                    found[name][place] = _positive(value, name, row)
+        rows = table.with_columns(_words(keys)).join(places, on=keys, how="left")
+        unmatched += rows["place"].null_count()
+        for name in found.keys() & set(table.columns):
+            given = rows.drop_nulls(["place", name])
+            place = given["place"].to_numpy()
+            values = given[name].cast(pl.Float64, strict=False)
+            is_wrong = values.is_null() | (values <= 0.0) | values.is_infinite()
+            is_repeated = (
+                given["place"].is_duplicated() | pl.Series(found[name][place]).is_not_nan()
+            )
+            for row in given.filter(is_wrong | is_repeated).iter_rows(named=True):
+                raise UserError(
+                    f"row {' '.join(row[key] for key in keys)}: `{name}` needs one number above "
+                    f"zero, not {row[name]!r} or several"
+                )
+            found[name][place] = values.to_numpy()
     return found, unmatched
-
-
-def _positive(value: Any, column: str, row: str) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        number = -1.0
-    if number <= 0.0 or np.isinf(number):
-        raise UserError(f"row {row}: `{column}` is a number above zero, not {value!r}")
-    return number
 
 
 def _lines(name: str, task: ScoredTask, predicted: Figures, unmatched: int) -> Iterator[Check]:
@@ -233,8 +215,7 @@ def deployments(reference: Path) -> ScoredTask:
     if own:
         kinds["Qwen3-32B on H100"] = kept & ~first
     return ScoredTask(
-        key=("id",),
-        names=[(row.name,) for row in every],
+        keys=pl.DataFrame({"id": [row.name for row in every]}),
         measured={
             "ttft_ms": np.array([1e3 * row.ttft_s for row in every]),
             "tpot_ms": np.array([1e3 * row.tpot_s for row in every]),
@@ -251,14 +232,12 @@ def deployments(reference: Path) -> ScoredTask:
 
 def fp32_models(reference: Path) -> ScoredTask:
     """Return whole transformers in fp32 under PyTorch, by how many GPUs ran them."""
-    key = ("gpu", "model", "mode", "batch", "seq_len", "fused", "parallelism")
-    rows = read_records(reference / MODEL_TIMES)
-    alone = np.array([row.n_gpus == 1 for row in rows], bool)
+    rows = read_frame(reference / MODEL_TIMES)
+    alone = np.asarray(rows["n_gpus"] == 1)
     return ScoredTask(
-        key=key,
-        names=[key_of([row[name] for name in key]) for row in rows],
-        measured={"total_ms": np.array([row.measured_ms for row in rows], np.float64)},
-        kinds={"all": np.ones(len(rows), bool), "one GPU": alone, "four GPUs": ~alone},
+        keys=rows.select("gpu", "model", "mode", "batch", "seq_len", "fused", "parallelism"),
+        measured={"total_ms": rows["measured_ms"].to_numpy()},
+        kinds={"all": np.ones(rows.height, bool), "one GPU": alone, "four GPUs": ~alone},
     )
 
 
@@ -272,8 +251,7 @@ def training_steps(reference: Path) -> ScoredTask:
     for source in dict.fromkeys(filter(None, sources)):
         kinds[source] = kept & np.array([name == source for name in sources])
     return ScoredTask(
-        key=("row_id",),
-        names=[(row.row_id,) for row in rows],
+        keys=pl.DataFrame({"row_id": [row.row_id for row in rows]}),
         measured={"step_time_s": np.array([row.step_time_s for row in rows], np.float64)},
         kinds=kinds,
     )

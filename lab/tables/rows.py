@@ -16,12 +16,13 @@ from typing import Any, TypeVar
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 from numpy.typing import NDArray
 
-from planning.calibrate.measurements import check_columns, relative_error
+from planning.calibrate import measurements
+from planning.calibrate.measurements import check_columns, column_numbers, relative_error
 from simulators.core.errors import UserError
+
+MEASURED_TABLE = "a measured table"  # in messages
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -79,14 +80,6 @@ class Rows:
         """Return selected rows."""
         sizes = {name: column[chosen] for name, column in self.sizes.items()}
         arrays: dict[str, Any] = {name: getattr(self, name)[chosen] for name in ARRAYS}
-        return dataclasses.replace(self, sizes=sizes, **arrays)
-
-    def with_rows(self, more: Rows) -> Rows:
-        """Return these rows and others with the same sizes."""
-        sizes = {n: np.concatenate([column, more.sizes[n]]) for n, column in self.sizes.items()}
-        arrays: dict[str, Any] = {
-            name: np.concatenate([getattr(self, name), getattr(more, name)]) for name in ARRAYS
-        }
         return dataclasses.replace(self, sizes=sizes, **arrays)
 
     @property
@@ -166,11 +159,19 @@ Key = TypeVar("Key")
 
 def joined(parts: Iterable[Rows], key: Callable[[Rows], Key]) -> list[Rows]:
     """Return rows of equal keys concatenated, in the order of first appearance."""
-    found: dict[Key, Rows] = {}
+    found: dict[Key, list[Rows]] = {}
     for part in parts:
-        before = found.get(key(part))
-        found[key(part)] = part if before is None else before.with_rows(part)
-    return list(found.values())
+        found.setdefault(key(part), []).append(part)
+    return [_concatenated(some) for some in found.values()]
+
+
+def _concatenated(parts: Sequence[Rows]) -> Rows:
+    names = parts[0].sizes
+    sizes = {name: np.concatenate([part.sizes[name] for part in parts]) for name in names}
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in ARRAYS
+    }
+    return dataclasses.replace(parts[0], sizes=sizes, **arrays)
 
 
 def group_of(columns: Iterable[Floats], base: int = 1_000_003) -> Groups:
@@ -209,26 +210,16 @@ def read_table(file: Path, needs: Sequence[str] = (), /, **wanted: Any) -> pa.Ta
     Args:
         file: the table.
         needs: columns that the table must have.
-        wanted: by column, the value or list of values of the rows to return.
+        wanted: by column of a Parquet file, the value or list of values of the rows to return.
 
     Raises:
         UserError: the file is missing, cannot be read, or lacks a column.
     """
-    if not file.is_file():
-        raise UserError(f"{file}: there is no such file")
-    try:
-        if file.suffix == ".csv":
-            table = pyarrow.csv.read_csv(file)
-        else:
-            check_columns(pyarrow.parquet.read_schema(file).empty_table(), wanted, str(file))
-            filters = [
-                (n, "in" if isinstance(v, list | tuple) else "==", v) for n, v in wanted.items()
-            ]
-            table = pyarrow.parquet.read_table(file, filters=filters or None)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise UserError(f"{file}: {error}") from error
-    check_columns(table, needs, str(file))
-    return table.unify_dictionaries()
+    filters = [
+        (name, "in" if isinstance(value, list | tuple) else "==", value)
+        for name, value in wanted.items()
+    ]
+    return measurements.read_table(file, needs, filters)
 
 
 def read_frame(file: Path, needs: Sequence[str] = (), /, **wanted: Any) -> pl.DataFrame:
@@ -264,20 +255,15 @@ def numbers(table: pa.Table, names: Iterable[str]) -> dict[str, Floats]:
         UserError: a column is missing or holds words.
     """
     names = tuple(names)
-    check_columns(table, names, "a measured table")
-    return {name: _floats(table, name) for name in names}
-
-
-def _floats(table: pa.Table, name: str) -> Floats:
-    try:
-        return np.asarray(table[name].to_numpy().astype(np.float64))
-    except (TypeError, ValueError) as error:
-        raise UserError(f"a measured table: column {name} holds no numbers ({error})") from error
+    check_columns(table, names, MEASURED_TABLE)
+    return {name: column_numbers(table, name, MEASURED_TABLE) for name in names}
 
 
 def metered(table: pa.Table) -> dict[str, Floats]:
     """Return the column of watts as a field of `Rows`, if the table has one."""
-    return {"watts": _floats(table, "power_w")} if "power_w" in table.column_names else {}
+    if "power_w" not in table.column_names:
+        return {}
+    return {"watts": column_numbers(table, "power_w", MEASURED_TABLE)}
 
 
 def first(table: pa.Table, name: str) -> str:
@@ -287,7 +273,7 @@ def first(table: pa.Table, name: str) -> str:
 
 def words(table: pa.Table, name: str) -> NDArray[np.str_]:
     """Return a column of words. Raises UserError if the table lacks the column."""
-    check_columns(table, [name], "a measured table")
+    check_columns(table, [name], MEASURED_TABLE)
     return np.array(table[name].to_pylist(), np.str_)
 
 
@@ -298,24 +284,10 @@ def by_labels(table: pa.Table, *names: str) -> Iterator[tuple[tuple[Any, ...], p
     >>> [(gpu, rows["us"].to_pylist()) for (gpu,), rows in by_labels(table, "gpu")]
     [('a', [2]), ('b', [1, 3])]
     """
-    check_columns(table, names, "a measured table")
-    code = np.zeros(table.num_rows, np.int64)
-    labels = []
-    for name in names:
-        column = table[name].combine_chunks()
-        encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-        values = encoded.dictionary.to_pylist()
-        code = code * len(values) + encoded.indices.to_numpy(zero_copy_only=False)
-        labels.append(values)
-    found = []
-    for key in np.unique(code).tolist():
-        left, label = key, []
-        for values in reversed(labels):
-            left, index = divmod(left, len(values))
-            label.append(values[index])
-        found.append((tuple(reversed(label)), key))
-    for combination, key in sorted(found):
-        yield combination, table.filter(pa.array(code == key))
+    check_columns(table, names, MEASURED_TABLE)
+    parts = pl.DataFrame(pl.from_arrow(table)).partition_by(names, as_dict=True)
+    for labels, rows in sorted(parts.items(), key=lambda part: part[0]):
+        yield labels, rows.to_arrow()
 
 
 HOST_S = 40e-6  # a table whose shortest time is longer timed the host, not single kernels

@@ -131,8 +131,8 @@ def read_timings(file: Path) -> list[Timings]:
         check_columns(part, (n for n in names if n != "batch"), f"{file}: a table of {label}")
         ones = np.ones(part.num_rows)
         known = part.column_names
-        sizes = {n: _numbers(part, n, file) if n in known else ones for n in names}
-        seconds = _numbers(part, "latency_us", file) * 1e-6
+        sizes = {n: column_numbers(part, n, str(file)) if n in known else ones for n in names}
+        seconds = column_numbers(part, "latency_us", str(file)) * 1e-6
         if not np.all(np.isfinite(seconds) & (seconds > 0.0)):
             raise UserError(f"{file}: `latency_us` of {label} must be above zero in every row")
         found.append(Timings(label, sizes, seconds))
@@ -141,17 +141,25 @@ def read_timings(file: Path) -> list[Timings]:
     return found
 
 
-def read_table(file: Path, needs: Sequence[str] = ()) -> pa.Table:
-    """Return a user's table from a Parquet or CSV file.
+def read_table(
+    file: Path, needs: Sequence[str] = (), filters: Sequence[tuple[str, str, Any]] = ()
+) -> pa.Table:
+    """Return a table from a Parquet or CSV file.
+
+    `filters`: column, comparison and value that rows of a Parquet file must meet.
 
     Raises:
         UserError: the file is absent, cannot be read, or lacks a column.
     """
     if not file.is_file():
         raise UserError(f"{file}: file not found")
-    read = pyarrow.csv.read_csv if file.suffix == ".csv" else pyarrow.parquet.read_table
     try:
-        table: pa.Table = read(file)
+        if file.suffix == ".csv":
+            table = pyarrow.csv.read_csv(file)
+        else:
+            columns = pyarrow.parquet.read_schema(file).empty_table()
+            check_columns(columns, (name for name, _, _ in filters), str(file))
+            table = pyarrow.parquet.read_table(file, filters=list(filters) or None)
     except (OSError, pa.ArrowInvalid) as error:
         raise UserError(f"{file}: {error}") from error
     check_columns(table, needs, str(file))
@@ -165,12 +173,17 @@ def check_columns(table: pa.Table, names: Iterable[str], title: str) -> None:
         raise UserError(f"{title} lacks the column {', '.join(missing)}\nIt has: {has}")
 
 
-def _numbers(table: pa.Table, name: str, file: Path) -> Floats:
+def column_numbers(table: pa.Table, name: str, title: str) -> Floats:
+    """Return a column as floats, NaN for empty cells.
+
+    Raises:
+        UserError: the column of the table called `title` contains words.
+    """
     try:
         return np.asarray(table[name].to_numpy().astype(np.float64))
     except (TypeError, ValueError) as error:
         raise UserError(
-            f"{file}: column {name} contains values that are not numbers ({error})"
+            f"{title}: column {name} contains values that are not numbers ({error})"
         ) from error
 
 

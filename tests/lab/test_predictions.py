@@ -68,10 +68,12 @@ def test_a_file_of_predictions_is_scored_and_wrong_rows_are_reported(tmp_path: P
     assert "answers 1 of" in note
     assert note.endswith("1 rows of the file name none")
     file.write_text("row_id,step_time_s\ntr00594,3\ntr00594,4\n")
-    with pytest.raises(UserError, match="row tr00594 is there twice"):
+    with pytest.raises(UserError, match="row tr00594: `step_time_s` needs one number"):
         scores(str(file), REFERENCE)
     file.write_text("row_id,step_time_s\ntr00594,-3\n")
-    with pytest.raises(UserError, match="row tr00594: `step_time_s` is a number above zero"):
+    with pytest.raises(
+        UserError, match="row tr00594: `step_time_s` needs one number above zero, not -3"
+    ):
         scores(str(file), REFERENCE)
     file.write_text("name,step_time_s\ntr00594,3\n")
     with pytest.raises(UserError, match="training_steps: row_id; step_time_s"):
