@@ -1,4 +1,4 @@
-"""Nodes that would mix or lose rows are refused by name. A file of its own: a worker runs it."""
+"""Ray refuses cluster nodes that would mix or lose rows. A separate file runs in its own worker."""
 
 from __future__ import annotations
 
