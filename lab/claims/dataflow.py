@@ -13,18 +13,22 @@ from typing import Any
 
 import polars as pl
 
+from formats.timeloop import layer_of
 from lab.claims.predictions import predict
 from lab.parity.timeloop import Accesses, extrapolated
-from lab.tables.dataflow import PJ_PER_UJ, evaluation_of, read_tables
 from lab.tables.rows import Record, read_records
+from simulators.catalog.accelerator import Accelerator, accelerator_of
 from simulators.catalog.gpu import dies
 from simulators.codesign.simulator import fitted
 from simulators.core.errors import UserError
-from simulators.dataflow.evaluation import Evaluation
-from simulators.dataflow.mapping import read_mapping
+from simulators.dataflow.evaluation import Evaluation, evaluated
+from simulators.dataflow.mapping import read_mapping, read_yaml
 from simulators.dataflow.search.mapper import find
+from simulators.workload.loop_nest import Layer
 
+ARCHITECTURES, PROBLEMS = "dataflow/architectures.yaml", "dataflow/problems.yaml"
 TRIPLES, ACCESSES = "dataflow/triples.parquet", "dataflow/accesses.parquet"
+PJ_PER_UJ = 1e6
 EVALUATIONS = 400_000
 CYCLES_SLACK, ENERGY_SLACK = 2, 1e-5
 VARIANTS = {"exact": "default", "exact_without_link_transfers": "no_link_transfers"}
@@ -54,20 +58,24 @@ def gpu_dies(_reference: Path) -> pl.DataFrame:
 
 def counts(reference: Path) -> pl.DataFrame:
     """Return whether counts, cycles or energy are equal, by mapping and comparison."""
-    tables = read_tables(reference)
+    accelerators, problems = read_accelerators(reference), read_yaml(reference / PROBLEMS)
     wanted: dict[tuple[str, str], dict[tuple[str, str], Record]] = {}
     for line in read_records(reference / ACCESSES):
         wanted.setdefault((line.id, line.variant), {})[line.level, line.tensor] = line
 
     def answer(row: Record) -> list[dict[str, Any]]:
-        accelerator, layer = tables.accelerator(row.arch), tables.layer(row.problem)
-        written, default = json.loads(row.mapping), wanted.get((row.id, "default"), {})
-        result = evaluation_of(written, layer, accelerator)
+        accelerator, layer = accelerators[row.arch], problem_layer(problems, row.problem)
+        mapping, default = (
+            read_mapping(json.loads(row.mapping)),
+            wanted.get((row.id, "default"), {}),
+        )
+        result = evaluated(mapping, layer, accelerator)
+        assert isinstance(result, Evaluation)
         variant = VARIANTS.get(row.closed_form)
         counted = wanted.get((row.id, variant or "default"), {})
         if any(len(lines) != len(result.traffic) for lines in (default, counted)):
             raise UserError(f"{ACCESSES} lacks lines of the mapping")
-        theirs = extrapolated(read_mapping(written), layer, accelerator, links=True)
+        theirs = extrapolated(mapping, layer, accelerator, links=True)
         ours = {
             (t.level, t.tensor): Accesses(t.reads, t.fills, t.updates, t.instances)
             for t in result.traffic
@@ -108,13 +116,13 @@ def mappings(reference: Path) -> pl.DataFrame:
 
     `gap`: upper bound of the share that a better mapping saves, over all architectures.
     """
-    tables = read_tables(reference)
+    accelerators, problems = read_accelerators(reference), read_yaml(reference / PROBLEMS)
     rows = []
     for row in read_records(reference / "dataflow/mapper_anchor.csv"):
-        layer = tables.layer(row.problem)
+        layer = problem_layer(problems, row.problem)
         best = {
-            name: find(layer, tables.accelerator(name), evaluations=EVALUATIONS)
-            for name in tables.accelerators
+            name: find(layer, accelerator, evaluations=EVALUATIONS)
+            for name, accelerator in accelerators.items()
         }
         ours = best[row.arch].evaluation.edp / PJ_PER_UJ
         theirs = min(
@@ -126,3 +134,47 @@ def mappings(reference: Path) -> pl.DataFrame:
         cells = {"label": f"{row.arch} {row.problem}", "ratio": ours / theirs, "gap": gap}
         rows.append({**cells, "predicted": ours, "measured": theirs})
     return pl.DataFrame(rows)
+
+
+def problem_layer(problems: Mapping[str, Any], name: str) -> Layer:
+    """Return the layer of a problem of `problems.yaml`."""
+    problem = problems["problems"][name]
+    shape = problems["shapes"][problem["shape"]]
+    spaces, bounds = shape["dataspaces"], problem["bounds"]
+    return layer_of(name, shape["dims"], spaces, bounds, problem["coef"])
+
+
+def read_accelerators(reference: Path) -> dict[str, Accelerator]:
+    """Return the architectures of Timeloop's reference runs, by name."""
+    path = reference / ARCHITECTURES
+    return {name: _accelerator(name, table, path) for name, table in read_yaml(path).items()}
+
+
+OPTIONAL = {
+    "depth": "depth",
+    "read_words_per_cycle": "read_bandwidth",
+    "write_words_per_cycle": "write_bandwidth",
+    "shared_words_per_cycle": "shared_bandwidth",
+}
+"""Fields of a level that may be empty, by the names in accelerator files."""
+
+
+def _accelerator(name: str, table: Mapping[str, Any], path: Path) -> Accelerator:
+    """Return an architecture of the reference folder: `levels`, outermost first, and `mac`."""
+    levels = [
+        {
+            "name": level["name"],
+            "mesh": list(level["mesh"]),
+            "kind": "dram" if level["dram"] else "sram",
+            "width_bits": level["width_bits"],
+            "word_bits": level["word_bits"],
+            "energy_pj": dict(level["energy_pj"]),
+            "may_keep": [list(keep) for keep in level["may_keep"]],
+            **{ours: level[key] for ours, key in OPTIONAL.items() if level[key] is not None},
+        }
+        for level in table["levels"]
+    ]
+    mac = {key: table["mac"][key] for key in ("mesh", "word_bits", "energy_pj")}
+    return accelerator_of(
+        {"name": name, "source": str(table["origin"]), "levels": levels, "mac": mac}, path
+    )
