@@ -26,12 +26,7 @@ from lab.fits.driver import Calibration, chosen, declared, rounded
 from lab.fits.methods import COVERED_SHARE, quantile
 from lab.tables.collectives import Curves, Key, Libraries, read_libraries, read_own
 from lab.tables.rows import Bools
-from simulators.collectives.measured import (
-    GROWTH,
-    OWN_CALIBRATIONS,
-    Curve,
-    busbw_factor,
-)
+from simulators.collectives.measured import GROWTH, OWN_CALIBRATIONS, Curve, busbw_factor
 from simulators.core.jit import Floats, Ints
 
 DEPARTURE, LENGTH_OCTAVES, NOISE = 0.2, 3.0, 0.03

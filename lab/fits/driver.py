@@ -30,11 +30,11 @@ from planning.calibrate.measurements import toml_lines
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import SEAL, reference_folder
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
-from simulators.core.folder import PACKAGE, Folder, import_file
+from simulators.core.folder import PACKAGE, Folder, import_file, read_toml
 
 FITS = Folder("fit", "fits", ".py", package="lab")
 SIGNATURE = re.compile(r"^def fit_(\w+)\(reference: Path, _?only\b", re.M)
-DECLARED = tomllib.loads(Path(__file__).with_name("fits.toml").read_text(encoding="utf-8"))
+DECLARED = read_toml(Path(__file__).with_name("fits.toml"))
 MAPE_TOLERANCE = 6e-4
 """Stored files have three or four decimals of the held-out error."""
 
@@ -58,11 +58,7 @@ class Calibration:
         return float(np.mean(np.abs(self.errors)))
 
     def document(self, reference: Path = Path()) -> dict[str, Any]:
-        """Return the content of the file.
-
-        Raises:
-            UserError: none of the measured tables exists.
-        """
+        """Return the content of the file. Raises UserError if none of the tables exists."""
         files = {
             Path(table).name if Path(table).is_absolute() else str(table): reference / table
             for table in self.tables
@@ -91,14 +87,10 @@ class Calibration:
 def declared(fit: str, *, name: str = "", **fields: Any) -> Calibration:
     """Return a calibration with the file, tables, split and style that `fits.toml` declares.
 
-    Args:
-        fit: section of `fits.toml`.
-        name: of the file, where a fit writes several.
-        fields: other fields of the calibration, and those that differ from the declaration.
+    `name`: of the file, where a fit writes several. `fields` replace those of the declaration.
     """
-    stated = dict(DECLARED[fit])
-    stated["file"] = PACKAGE / stated["file"].format(name=name)
-    return Calibration(**(stated | fields))
+    file = PACKAGE / DECLARED[fit]["file"].format(name=name)
+    return Calibration(**{**DECLARED[fit], "file": file, **fields})
 
 
 def fits() -> dict[str, Path]:
@@ -218,11 +210,7 @@ def rounded(value: Any, style: str) -> Any:
 
 
 def chosen(only: Sequence[str], known: Iterable[str], kind: str = "gpu") -> list[str]:
-    """Return the names of files to write: those in `only`, or all that are known.
-
-    Raises:
-        UnknownNameError: a name in `only` is not known.
-    """
+    """Return `only`, or all known names. Raises UnknownNameError if a name is not known."""
     names = list(dict.fromkeys(known))
     for name in only:
         if name not in names:
@@ -231,11 +219,7 @@ def chosen(only: Sequence[str], known: Iterable[str], kind: str = "gpu") -> list
 
 
 def gpu_of(device: str) -> Gpu:
-    """Return the data sheet of a user's own GPU.
-
-    Raises:
-        UserError: no GPU is named, or there is no data sheet of that name.
-    """
+    """Return the data sheet of a user's own GPU. Raises UserError if there is none."""
     if not device:
         raise UserError("whose measurements are these? --device NAME, as its data sheet is called")
     return load_gpu(device)
@@ -252,11 +236,7 @@ def write_calibration(path: Path, body: str) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the sha256 of a file.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
+    """Return the sha256 of a file. Raises UserError if the file cannot be read."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:

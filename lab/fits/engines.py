@@ -17,7 +17,6 @@ often.
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from simulators.composition.adjustments import slowdown, throttled_s
 from simulators.composition.operator_prices import Row, family_of, tokens_of
 from simulators.composition.price import part_rows
 from simulators.composition.replica import Replica, Runtime, load_runtime, share_of_many
-from simulators.core.folder import PACKAGES, RUNTIMES
+from simulators.core.folder import PACKAGES, RUNTIMES, read_toml
 from simulators.core.jit import Floats
 from simulators.serving.measured_deployments import Deployed
 from simulators.workload.llm.memory import weight_bytes
@@ -120,9 +119,7 @@ def kv_tokens(replica: Replica, *, of_rest: bool) -> float:
     return max(1.0, usable / replica.kv_token_bytes)
 
 
-ENGINES: dict[str, dict[str, Any]] = tomllib.loads(
-    Path(__file__).with_name("engines.toml").read_text(encoding="utf-8")
-)
+ENGINES: dict[str, dict[str, Any]] = read_toml(Path(__file__).with_suffix(".toml"))
 SAME_CONSTANTS = {name: facts["like"] for name, facts in ENGINES.items() if "like" in facts}
 """Runtimes with the constants of another."""
 

@@ -14,13 +14,7 @@ import numpy as np
 
 from lab.fits.driver import Calibration, declared, rounded
 from lab.fits.methods import COVERED_SHARE, best_share, grouped, quantile
-from lab.tables.fp32 import (
-    GraphCase,
-    depthwise_paces,
-    read_cases,
-    read_profiles,
-    read_rows,
-)
+from lab.tables.fp32 import GraphCase, depthwise_paces, read_cases, read_profiles, read_rows
 from lab.tables.passes import LAYER_GPUS, LayerRows, PassCase, layer_rows
 from lab.tables.passes import TABLES as PASS_TABLES
 from lab.tables.rows import Rows, read_records

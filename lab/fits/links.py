@@ -6,7 +6,6 @@ Every fit minimises the mean absolute log error. Groups of rows are held out in 
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -16,13 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.fits.driver import Calibration, declared
-from lab.fits.methods import (
-    COVERED_SHARE,
-    best_share,
-    least_log_error,
-    leave_one_out,
-    quantile,
-)
+from lab.fits.methods import COVERED_SHARE, best_share, least_log_error, leave_one_out, quantile
 from lab.tables.collectives import (
     NCCL,
     DeepEpExchange,
@@ -38,11 +31,12 @@ from simulators.catalog.gpu import load_gpu
 from simulators.collectives import library_models
 from simulators.collectives.library_models import Network, Rates
 from simulators.collectives.price import collective_time, expert_exchange_time
+from simulators.core.folder import read_toml
 from simulators.core.jit import Floats
 from simulators.serving.engine import kv_transfer
 
 NODE_TABLE = "llm_ops/network.parquet"
-RINGS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+RINGS = read_toml(Path(__file__).with_suffix(".toml"))
 
 LARGE_BYTES = 2**20
 """Smaller messages measure hops and host launches."""

@@ -16,7 +16,6 @@ halves; the time fitted to one half tests the systems of the other.
 from __future__ import annotations
 
 import hashlib
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +36,7 @@ from lab.tables.training import (
     submissions,
 )
 from simulators.core.errors import Infeasible, UserError
+from simulators.core.folder import read_toml
 from simulators.core.jit import Floats
 from simulators.evidence.intervals import COVERED
 from simulators.training.job import Constants, check_job, constants_of
@@ -100,7 +100,7 @@ def _digest(name: str) -> str:
 
 SPLITS = 3
 FITTED_SOURCES = (PAPERS, FOUNDRY, BRIDGE, DGXC)
-CONFIG = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+CONFIG = read_toml(Path(__file__).with_suffix(".toml"))
 PROBE = 0.03
 """Step of numerical derivatives, in logarithms."""
 

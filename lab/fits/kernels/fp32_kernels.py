@@ -14,42 +14,24 @@ ten rows are in units of the GPU's own errors.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lab.fits.driver import Calibration, chosen, declared, gpu_of, rounded
-from lab.fits.kernels.kernel_calibration import (
-    fit_correction,
-    relative_tiles,
-    tile_table,
-    tree_table,
-)
+from lab.fits.kernels import kernel_calibration as calibration
 from lab.fits.methods import band_of, quantile
 from lab.tables.fp32 import read_rows, rows_of_table
 from lab.tables.rows import Bools, Floats, Rows, fraction, mape, read_table
-from planning.calibrate.kernels import (
-    fit_few,
-    fit_named,
-    longest_dispatch,
-    rates_of,
-    seconds_by,
-    unit_of,
-    with_numbers,
-    with_rates,
-)
+from planning.calibrate import kernels as few_shot
+from planning.calibrate.kernels import fit_few, fit_named, rates_of, with_rates
 from planning.calibrate.measurements import NEEDS, SIZES
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UserError
-from simulators.evidence.default_rates import (
-    MeasuredGpu,
-    identity_of,
-    measured_gpus,
-    nearest_gpu,
-    of_architecture,
-)
+from simulators.evidence import default_rates
+from simulators.evidence.default_rates import MeasuredGpu, identity_of, measured_gpus
 from simulators.evidence.lookup import SUMMARY
 from simulators.kernels.corrections import features_of
 from simulators.kernels.families.gemm import algorithm_seconds, implicit_sizes, sizes_of
@@ -72,7 +54,7 @@ RANDOM_WEIGHT, LAYER_WEIGHT = 0.2, 1000.0
 FOLDS = 5
 """Folds of the cross-validation that selects a correction."""
 
-TREES, DEPTH = 64, 3
+TREES: dict[str, Any] = {"trees": 64, "depth": 3}
 CORRECTIONS = tuple((alpha, lean) for alpha in (0.8, 0.9, 1.0) for lean in (0.0, 1.0))
 """Corrections that are tried, besides none: a smaller `alpha` leaves too much to the trees."""
 
@@ -81,6 +63,9 @@ WORTHWHILE = 0.97
 
 CLEAR_OF_DISPATCH = 1.5
 """Least time of a call that a correction is fitted to, over an empty call."""
+
+PRODUCT_NUMBERS = ("prologue", "bandwidth", "dispatch_s")
+"""Rates of products that are fitted beside the tiles and the tail."""
 
 ALIGNED = 4.0
 """Divisor of widths that run vectorised row kernels, as the widths of all layers do."""
@@ -104,7 +89,6 @@ def cross_validated_s(rows: Rows, gpu: Gpu, under: Profile, fit: Fit, folds: int
 
 
 def _folds(rows: Rows, folds: int) -> Iterator[Bools]:
-    """Yield the rows that are set aside together: whole shapes, each once."""
     fold = np.floor(fraction(rows.group, salt=1) * folds)
     for number in range(folds):
         aside = fold == number
@@ -113,7 +97,6 @@ def _folds(rows: Rows, folds: int) -> Iterator[Bools]:
 
 
 def _thinned(rows: Rows) -> tuple[Rows, Floats]:
-    """Return the rows of a fit, and their weights."""
     keep = np.ones(len(rows), bool)
     random = np.flatnonzero(~rows.from_layers)
     if random.size > RANDOM_ROWS:
@@ -126,30 +109,25 @@ def _thinned(rows: Rows) -> tuple[Rows, Floats]:
 
 
 def _fit_gemm(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
-    """Fit the table of tiles, the tail, the prologue, bandwidth and dispatch of one class."""
     kept, weights = _thinned(rows)
     rates = under.gemm[rows.kernel]
     shapes = list(dict.fromkeys((tile.m, tile.n) for tile in rates.tiles))
 
     def candidate(found: Mapping[Any, float]) -> GemmRates:
-        best, tiles = relative_tiles(found, rates.tiles)
-        numbers: dict[str, Any] = {
-            name: found[name] for name in ("prologue", "bandwidth", "dispatch_s")
-        }
+        best, tiles = calibration.relative_tiles(found, rates.tiles)
+        numbers: dict[str, Any] = {name: found[name] for name in PRODUCT_NUMBERS}
         tail = found["tail_odds"] / (1.0 + found["tail_odds"])
-        return replace(
-            rates, **numbers, tiles=tiles, compute=best, tail=tail, correction=None, calibrated=True
-        )
+        fitted = replace(rates, **numbers, tiles=tiles, compute=best, tail=tail)
+        return replace(fitted, correction=None, calibrated=True)
 
     starts: dict[Any, float] = {
         **{(tile.m, tile.n): min(rates.compute * tile.efficiency, 1.0) for tile in rates.tiles},
         "tail_odds": rates.tail / (1.0 - rates.tail),
-        "prologue": rates.prologue,
-        "bandwidth": rates.bandwidth,
-        "dispatch_s": rates.dispatch_s,
+        **{name: getattr(rates, name) for name in PRODUCT_NUMBERS},
     }
+    dispatch = few_shot.longest_dispatch(rows, under)
     low = np.concatenate([np.full(len(shapes), np.log(0.02)), [-3.0, -2.0, np.log(0.2), -16.0]])
-    high = np.concatenate([np.zeros(len(shapes)), [5.0, 6.0, 0.0, longest_dispatch(rows, under)]])
+    high = np.concatenate([np.zeros(len(shapes)), [5.0, 6.0, 0.0, dispatch]])
 
     def seconds_of(found: Mapping[Any, float]) -> Floats:
         numbers = candidate(found)
@@ -170,7 +148,6 @@ def _fit_gemm(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
 
 
 def _sizes(rows: Rows) -> Sizes:
-    """Return the sizes of the products behind the rows."""
     operator = rows.operator
     if isinstance(operator, Convolution):
         return implicit_sizes(operator)
@@ -205,28 +182,25 @@ def _best_correction(rows: Rows, gpu: Gpu, under: Profile) -> Option:
 
 
 def _corrected(rows: Rows, gpu: Gpu, plain: Profile, option: Option) -> Profile:
-    """Return the profile with boosted trees on the residuals of the tile model."""
     if option is None:
         return plain
     kept, weights = _thinned(rows)
     rates = plain.gemm[rows.kernel]
     clear = kept.seconds > CLEAR_OF_DISPATCH * rates.dispatch_s
     model_s = _running_s(rates, kept, gpu)[clear]
-    correction = fit_correction(
+    correction = calibration.fit_correction(
         features_of(tuple(size[clear] for size in _sizes(kept)), model_s)[:-1],
         model_s,
         (kept.seconds[clear] ** 4 - rates.dispatch_s**4) ** 0.25,
         alpha=option[0],
         lean=option[1],
-        trees=TREES,
-        depth=DEPTH,
         weights=weights[clear],
+        **TREES,
     )
     return with_rates(plain, rows.kernel, replace(rates, correction=correction))
 
 
 def _fit_stream(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
-    """Fit every number of a pointwise or row-reduction class."""
     rates = rates_of(under, rows.kernel)
     aligned = rows.sizes["cols"] % ALIGNED == 0
     kept, weights = _thinned(rows.where(aligned) if isinstance(rates, ReductionRates) else rows)
@@ -234,7 +208,7 @@ def _fit_stream(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
     start = np.log([getattr(rates, name) for name in names])
     high = np.array([0.0 if name == "bandwidth" else np.inf for name in names])
     fitted = fit_named(
-        lambda numbers: seconds_by(kept, gpu, under, numbers),
+        lambda numbers: few_shot.seconds_by(kept, gpu, under, numbers),
         names,
         np.minimum(start, high),
         kept.seconds,
@@ -243,7 +217,7 @@ def _fit_stream(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
         ridge=0.5,
         weights=weights,
     )
-    return with_numbers(under, rows.kernel, fitted)
+    return few_shot.with_numbers(under, rows.kernel, fitted)
 
 
 FULL_ROWS, FULL_STREAM_ROWS = 200, 30
@@ -306,7 +280,6 @@ def _fit_gpu(
     others: Sequence[MeasuredGpu],
     **fields: Any,
 ) -> tuple[Calibration, Profile]:
-    """Fit every class of a GPU, from rates that start at those of other measured GPUs."""
     before = profile = zero_shot_profile(replace(identity_of(gpu), name=gpu.name), among=others)
     bands: dict[str, Any] = {}
     errors: dict[str, float] = {}
@@ -321,12 +294,13 @@ def _fit_gpu(
         predicted_s = call_seconds(unseen.operator, gpu, profile)
         errors[part.kernel] = mape(predicted_s, unseen.seconds)
         count += len(seen)
-    same_vendor = [one for one in others if one.vendor == gpu.vendor]
-    nearest = nearest_gpu(of_architecture(gpu.architecture, same_vendor)) if others else ""
+    nearest = ""
+    if same_vendor := [one for one in others if one.vendor == gpu.vendor]:
+        alike = default_rates.of_architecture(gpu.architecture, same_vendor)
+        nearest = default_rates.nearest_gpu(alike)
     content: dict[str, Any] = {"level": "full", "source": nearest}
     for name in errors:
-        tables_of_rates = ((f, getattr(profile, f)) for f in ("gemm", "reduction"))
-        family = next((f for f, rates in tables_of_rates if name in rates), "vector")
+        family = next((f for f in ("gemm", "reduction") if name in getattr(profile, f)), "vector")
         content.setdefault(family, {})[name] = _rates_table(rates_of(profile, name))
     calibration = declared(
         "fp32_kernels",
@@ -341,11 +315,10 @@ def _fit_gpu(
 
 
 def _summary(gpu: Gpu, profile: Profile, kernels: Sequence[str]) -> dict[str, Any]:
-    """Return the numbers of a GPU that transfer to others."""
     rates = {}
     for kernel in kernels:
-        numbers = _numbers(rates_of(profile, kernel))
-        kept = {name: value for name, value in numbers.items() if name not in NOT_TRANSFERRED}
+        numbers = _numbers(rates_of(profile, kernel)).items()
+        kept = {name: value for name, value in numbers if name not in NOT_TRANSFERRED}
         rates[kernel] = rounded(kept, ".5g")
     return {
         "name": gpu.name,
@@ -357,18 +330,16 @@ def _summary(gpu: Gpu, profile: Profile, kernels: Sequence[str]) -> dict[str, An
 
 
 def _numbers(rates: Any) -> dict[str, float]:
-    names = [f.name for f in fields(rates) if f.name not in TENSOR_CORES_ONLY]
-    values = {name: getattr(rates, name) for name in names}
-    return {name: value for name, value in values.items() if isinstance(value, float)}
+    values = {name: value for name, value in vars(rates).items() if isinstance(value, float)}
+    return {name: value for name, value in values.items() if name not in TENSOR_CORES_ONLY}
 
 
 def _rates_table(rates: Any) -> dict[str, Any]:
-    """Return the rates of a class as a calibration stores them."""
     if not isinstance(rates, GemmRates):
         return _numbers(rates)
-    table = _numbers(rates) | tile_table(rates.tiles) | {"seen": rates.seen}
+    table = _numbers(rates) | calibration.tile_table(rates.tiles) | {"seen": rates.seen}
     if rates.correction is not None:
-        table["correction"] = tree_table(rates.correction, digits=6, value_digits=4)
+        table["correction"] = calibration.tree_table(rates.correction, digits=6, value_digits=4)
     return table
 
 
@@ -401,7 +372,8 @@ def fit_fp32_errors(reference: Path, _only: Sequence[str]) -> Iterator[Calibrati
     for (gpu_name, label), some in exercises.items():
         others = [unit for (g, kind), unit in units.items() if kind == label and g != gpu_name]
         with_rows = [
-            np.log(one.measured_s / one.predicted_s) / unit_of(one.missed, others) for one in some
+            np.log(one.measured_s / one.predicted_s) / few_shot.unit_of(one.missed, others)
+            for one in some
         ]
         content.setdefault(gpu_name, {})[label] = {
             "unit": units[gpu_name, label],

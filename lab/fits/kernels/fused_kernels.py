@@ -11,10 +11,11 @@ were timed only inside an engine have pointwise chains of layers, without trees.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,57 +26,27 @@ from lab.fits.kernels.kernel_calibration import (
     Numbers,
     entries,
     fit_correction,
+    fit_plain,
     form,
     judged,
     plain_entry,
 )
 from lab.fits.methods import band_of, grouped, leave_one_out, quantile
-from lab.tables import fused_kernels
-from lab.tables.fused_kernels import (
-    FRONTIER,
-    FRONTIER_GPUS,
-    GPUS,
-    LEAST_ROWS,
-    NAMED,
-    NARROW,
-    TABLES,
-    measured_in,
-    models_of,
-    products_of,
-    read_layers,
-    read_measured,
-    tables_of,
-)
+from lab.tables import fused_kernels as tables
+from lab.tables import tensor_kernels
+from lab.tables.fused_kernels import models_of, products_of
 from lab.tables.rows import Floats, Groups, Rows, evenly, is_host_timed, joined, read_table
-from lab.tables.tensor_kernels import (
-    AUXILIARY_GPUS,
-    LAYER_GPUS,
-    read_auxiliary_rows,
-    read_chain_rows,
-)
 from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.core.folder import read_toml
 from simulators.evidence.intervals import COVERED, Band
 from simulators.evidence.transfer import LIBRARY_ALONE, library_of
-from simulators.kernels.families import auxiliary_kernels
-from simulators.kernels.families.attention import (
-    attention_features,
-    fitted_seconds,
-    form_seconds,
-    mixed_features,
-    unified_seconds,
-)
-from simulators.kernels.families.experts import (
-    TUNED,
-    expert_features,
-    expert_seconds,
-    fitted_expert_seconds,
-)
+from simulators.kernels.families import attention, auxiliary_kernels, experts
 from simulators.kernels.families.family import Entry
 from simulators.kernels.families.latent_attention import MOST_SPLITS, SPLITS
 from simulators.kernels.families.streaming import chain_seconds
 
-CONFIG = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-KERNELS = (*TABLES, "mixed")
+CONFIG = read_toml(Path(__file__).with_suffix(".toml"))
+KERNELS = (*tables.TABLES, "mixed")
 FORMS = {
     "prefill": ("prefill", "prefill_together"),
     "mla_prefill": ("mla_prefill", "mla_prefill_together"),
@@ -106,23 +77,24 @@ SHIPPED = ("vllm", "trtllm", "flashinfer")
 
 def fit_fused_kernels(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration]:
     """Yield the calibrations of the GPUs of the tables."""
-    for gpu in chosen(only, GPUS):
+    for gpu in chosen(only, tables.GPUS):
         kernels = CONFIG["only"].get(gpu, KERNELS)
         found = [rows for kernel in kernels for rows in _kept(reference, gpu, kernel)]
         if done := [*map(fit_kernel, found), *fit_triton(reference, gpu)]:
-            tables = _tables(gpu, {rows.kernel for rows in found})
-            yield entries("fused_kernels", gpu, done, leaf_step=1e-3, digits=3, tables=tables)
+            files = _tables(gpu, {rows.kernel for rows in found})
+            yield entries("fused_kernels", gpu, done, leaf_step=1e-3, digits=3, tables=files)
 
 
 def _kept(reference: Path, gpu: str, kernel: str) -> list[Rows]:
     """Return the fitted rows of a kernel, joined by calibration name."""
-    found = [by_library(r) for r in read_measured(reference, gpu, kernel) if not r.variant]
+    measured = tables.read_measured(reference, gpu, kernel)
+    found = [by_library(rows) for rows in measured if not rows.variant]
     kept = [r for r in found if r.framework in SHIPPED or kernel != "prefill"] or found
     narrow = CONFIG["narrow"].get(gpu, ())
-    kept = [r for r in kept if r.dtype not in NARROW or f"{r.framework}.{r.dtype}" in narrow]
-    kept += fused_kernels.read_chunks(reference, gpu, kernel)
+    kept = [r for r in kept if r.dtype not in tables.NARROW or f"{r.framework}.{r.dtype}" in narrow]
+    kept += tables.read_chunks(reference, gpu, kernel)
     if kernel == "experts":
-        kept += read_layers(reference, gpu)
+        kept += tables.read_layers(reference, gpu)
     together = joined(kept, lambda rows: rows.name)
     return [rows for rows in together if len(rows) >= FEWEST_ROWS]
 
@@ -135,15 +107,13 @@ def by_library(rows: Rows) -> Rows:
 
 def _tables(gpu: str, kernels: set[str]) -> list[str]:
     others = (
-        (fused_kernels.MIXED, fused_kernels.MIXED_GPUS),
-        (fused_kernels.CHUNKS, fused_kernels.CHUNK_GPUS),
-        (fused_kernels.POINTS, fused_kernels.POINT_GPUS),
-        (FRONTIER, FRONTIER_GPUS),
+        (tables.MIXED, tables.MIXED_GPUS),
+        (tables.CHUNKS, tables.CHUNK_GPUS),
+        (tables.POINTS, tables.POINT_GPUS),
+        (tables.FRONTIER, tables.FRONTIER_GPUS),
     )
-    return [
-        *(table for kernel in TABLES if kernel in kernels for table in tables_of(kernel)),
-        *(table for table, gpus in others if gpu in gpus),
-    ]
+    found = [table for k in tables.TABLES if k in kernels for table in tables.tables_of(k)]
+    return found + [table for table, gpus in others if gpu in gpus]
 
 
 def fit_kernel(rows: Rows) -> FittedEntry:
@@ -177,29 +147,24 @@ def _fit(seen: Rows, gpu: Gpu) -> Entry:
     plain = plain_entry(seen, _fit_form(seen, gpu))
     if len(seen) < FEWEST_TREE_ROWS:
         return plain
-    is_experts = seen.kernel == "experts"
-    features, seconds, target = _tree_rows(seen.thinned(TREE_ROWS), gpu, plain)
-    correction = fit_correction(
-        features,
-        seconds,
-        target,
-        alpha=EXPERT_ALPHA if is_experts else ALPHA,
-        trees=CONFIG["trees"].get(seen.name, EXPERT_TREES if is_experts else TREES),
-        depth=DEPTH,
-    )
+    alpha, trees = (EXPERT_ALPHA, EXPERT_TREES) if seen.kernel == "experts" else (ALPHA, TREES)
+    trees = CONFIG["trees"].get(seen.name, trees)
+    rows = _tree_rows(seen.thinned(TREE_ROWS), gpu, plain)
+    correction = fit_correction(*rows, alpha=alpha, trees=trees, depth=DEPTH)
     return replace(plain, correction=correction)
 
 
 def predicted_s(rows: Rows, gpu: Gpu, entry: Entry) -> Floats:
     """Return predicted seconds of measured rows; experts are the sum of both products."""
     if rows.kernel != "experts":
-        return fitted_seconds(rows.operator, gpu, entry)
+        return attention.fitted_seconds(rows.operator, gpu, entry)
     up, down = _products_s(rows, gpu, entry)
     return np.asarray(up + down, np.float64)
 
 
 def _products_s(rows: Rows, gpu: Gpu, entry: Entry) -> list[Floats]:
-    return [fitted_expert_seconds(sizes, rows.dtype, gpu, entry) for sizes in products_of(rows)]
+    products = products_of(rows)
+    return [experts.fitted_expert_seconds(one, rows.dtype, gpu, entry) for one in products]
 
 
 def _fit_form(rows: Rows, gpu: Gpu) -> dict[str, float]:
@@ -221,24 +186,24 @@ def _fit_form(rows: Rows, gpu: Gpu) -> dict[str, float]:
 
 def _forms(rows: Rows, gpu: Gpu) -> Sequence[str]:
     """Return the names of the forms that a kernel may have."""
+    first, *others = FORMS[rows.kernel]
     if rows.kernel == "mla_prefill" and multiplies_by_warps(gpu):
         library = library_of(rows.framework, rows.kernel, gpu.architecture)
-        usual = "triton_prompt" if library == LIBRARY_ALONE else "warp_prompt"
-        return (usual, *FORMS[rows.kernel][1:])
-    return FORMS[rows.kernel]
+        first = "triton_prompt" if library == LIBRARY_ALONE else "warp_prompt"
+    return first, *others
 
 
 def _tuned(rows: Rows, gpu: Gpu, numbers: Numbers) -> dict[str, float]:
     """Return the speedup of layers with tuned tiles against the form."""
     up, _ = products_of(rows)
     faster, found = _form_of(rows, gpu)(dict(numbers)) / rows.seconds, {}
-    for experts, width in sorted(set(zip(up.experts.tolist(), up.width.tolist(), strict=True))):
-        speedup = float(np.median(faster[(up.experts == experts) & (up.width == width)]))
+    for count, width in sorted(set(zip(up.experts.tolist(), up.width.tolist(), strict=True))):
+        speedup = float(np.median(faster[(up.experts == count) & (up.width == width)]))
         if speedup > TUNED_LEAST:
-            found[f"{TUNED}{experts:.0f}_{width:.0f}"] = speedup
+            found[f"{experts.TUNED}{count:.0f}_{width:.0f}"] = speedup
     shipped = CONFIG["tuned"].get(rows.gpu, ()) if found else ()
     typical = float(np.median(list(found.values()))) if found else 1.0
-    return {f"{TUNED}{experts}_{width}": typical for experts, width in shipped} | found
+    return {f"{experts.TUNED}{count}_{width}": typical for count, width in shipped} | found
 
 
 def _form_of(rows: Rows, gpu: Gpu) -> Callable[[dict[str, float]], Floats]:
@@ -246,21 +211,21 @@ def _form_of(rows: Rows, gpu: Gpu) -> Callable[[dict[str, float]], Floats]:
     if rows.kernel == "experts":
         products = products_of(rows)
         return lambda numbers: np.asarray(
-            sum(expert_seconds(sizes, rows.dtype, gpu, numbers) for sizes in products)
+            sum(experts.expert_seconds(sizes, rows.dtype, gpu, numbers) for sizes in products)
         )
-    attention = rows.operator
-    return lambda numbers: form_seconds(attention, gpu, numbers)
+    return partial(attention.form_seconds, rows.operator, gpu)
 
 
 def _tree_rows(rows: Rows, gpu: Gpu, plain: Entry) -> tuple[Floats, Floats, Floats]:
     """Return features, the form's seconds and targets; products share a layer's measured time."""
     if rows.kernel != "experts":
         seconds = predicted_s(rows, gpu, plain)
-        features_of = mixed_features if rows.kernel == "mixed" else attention_features
+        is_mixed = rows.kernel == "mixed"
+        features_of = attention.mixed_features if is_mixed else attention.attention_features
         return features_of(rows.operator, seconds.shape), seconds, rows.seconds
     each = _products_s(rows, gpu, plain)
     miss = rows.seconds / (each[0] + each[1])
-    features = np.concatenate([expert_features(sizes) for sizes in products_of(rows)], axis=1)
+    features = np.concatenate([*map(experts.expert_features, products_of(rows))], axis=1)
     return features, np.concatenate(each), np.concatenate([part * miss for part in each])
 
 
@@ -283,24 +248,24 @@ PROMPTS, PROMPT_DTYPE, WIDE_HEADS, FEWEST_WIDE = "mla_prefill", "bf16_bf16", 512
 def fit_triton(reference: Path, gpu: str) -> Iterator[FittedEntry]:
     """Yield the entries of Triton's latent attention on a GPU, one per library name."""
     if multiplies_by_warps(load_gpu(gpu)):
-        table = read_table(reference / tables_of(LATENT_DECODE)[0], gpu=NAMED.get(gpu, gpu))
-        for part in measured_in(table, gpu, LATENT_DECODE, LEAST_ROWS):
+        file = reference / tables.tables_of(LATENT_DECODE)[0]
+        table = read_table(file, gpu=tables.NAMED.get(gpu, gpu))
+        for part in tables.measured_in(table, gpu, LATENT_DECODE, tables.LEAST_ROWS):
             if part.framework == TIMED_BY and is_host_timed(part):
-                fitted = _fit_triton_form(
-                    "triton_latent", beyond_host(part), {SPLITS: FIXED_SPLITS}
-                )
+                fitted = _fit_triton("triton_latent", beyond_host(part), {SPLITS: FIXED_SPLITS})
                 yield fitted
                 for library, dealt in DEALT.items():
                     entry = replace(fitted.entry, numbers={**fitted.entry.numbers, **dealt})
                     yield replace(fitted, name=fitted.name.replace(TIMED_BY, library), entry=entry)
-    file = reference / tables_of("prefill")[0]
+    file = reference / tables.tables_of("prefill")[0]
     is_alone = library_of("sglang", PROMPTS, load_gpu(gpu).architecture) == LIBRARY_ALONE
     if file.is_file() and not is_alone:
-        table = read_table(file, gpu=NAMED.get(gpu, gpu), kernel=LIBRARY_ALONE, head_dim=WIDE_HEADS)
-        for part in measured_in(table, gpu, "prefill", FEWEST_WIDE):
+        wanted = {"gpu": tables.NAMED.get(gpu, gpu), "head_dim": WIDE_HEADS}
+        table = read_table(file, kernel=LIBRARY_ALONE, **wanted)
+        for part in tables.measured_in(table, gpu, "prefill", FEWEST_WIDE):
             if part.dtype == PROMPT_DTYPE:
                 name = f"{LIBRARY_ALONE}.{PROMPTS}.{PROMPT_DTYPE}"
-                yield replace(_fit_triton_form("triton_prompt", part, {}), name=name)
+                yield replace(_fit_triton("triton_prompt", part), name=name)
 
 
 def beyond_host(rows: Rows) -> Rows:
@@ -315,15 +280,9 @@ def beyond_host(rows: Rows) -> Rows:
     return rows.where(least_s > HICCUP * rows.seconds)
 
 
-def _fit_triton_form(name: str, rows: Rows, fixed: Numbers) -> FittedEntry:
-    gpu, seen = load_gpu(rows.gpu), rows.where(~rows.held_out)
-    numbers = form(name).fit(
-        lambda numbers: form_seconds(seen.operator, gpu, {**numbers, **fixed}),
-        seen.seconds,
-        ridge=RIDGE,
-    )
-    entry = plain_entry(rows, {**numbers, **fixed})
-    return judged(entry, [rows], len(rows), lambda part, e: fitted_seconds(part.operator, gpu, e))
+def _fit_triton(name: str, rows: Rows, fixed: Numbers | None = None) -> FittedEntry:
+    fitted = fit_plain(name, rows, attention.form_seconds, ridge=RIDGE, fixed=fixed)
+    return replace(fitted, rows=len(rows))
 
 
 UNIFIED, PHASE = "vllm_triton_attn", "prefill"
@@ -336,11 +295,11 @@ FEWEST_UNIFIED = 50
 
 def fit_unified_triton(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the kernel's numbers, which all GPUs share."""
-    table = tables_of(PHASE)[0]
-    gpus = [rows for gpu in UNIFIED_GPUS for rows in _unified_rows(reference / table, gpu)]
+    file = reference / tables.tables_of(PHASE)[0]
+    gpus = [rows for gpu in UNIFIED_GPUS for rows in _unified_rows(file, gpu)]
     ratio = np.concatenate(
         [
-            rows.seconds / unified_seconds(rows.operator, load_gpu(rows.gpu), numbers)
+            rows.seconds / _unified_s(rows, numbers)
             for [rows], numbers in leave_one_out(gpus, lambda rows: rows.gpu, _fit_unified)
         ]
     )
@@ -354,88 +313,63 @@ def fit_unified_triton(reference: Path, _only: Sequence[str]) -> Iterator[Calibr
 
 
 def _unified_rows(file: Path, gpu: str) -> Iterator[Rows]:
-    table = read_table(file, gpu=NAMED.get(gpu, gpu), kernel=UNIFIED)
-    for part in measured_in(table, gpu, PHASE, FEWEST_UNIFIED):
+    table = read_table(file, gpu=tables.NAMED.get(gpu, gpu), kernel=UNIFIED)
+    for part in tables.measured_in(table, gpu, PHASE, FEWEST_UNIFIED):
         if part.framework == TIMED_BY:
             yield part.where(part.sizes["num_heads"] == GROUP * part.sizes["num_key_value_heads"])
 
 
 def _fit_unified(gpus: Sequence[Rows]) -> dict[str, float]:
     return form("triton_unified").fit(
-        lambda numbers: np.concatenate(
-            [unified_seconds(rows.operator, load_gpu(rows.gpu), numbers) for rows in gpus]
-        ),
+        lambda numbers: np.concatenate([_unified_s(rows, numbers) for rows in gpus]),
         np.concatenate([rows.seconds for rows in gpus]),
         ridge=RIDGE,
     )
 
 
+def _unified_s(rows: Rows, numbers: Numbers) -> Floats:
+    return attention.unified_seconds(rows.operator, load_gpu(rows.gpu), numbers)
+
+
 AUXILIARY_ROWS, CHAIN_RIDGE = 2000, 0.01
-AUXILIARY_ALPHA, AUXILIARY_TREES, AUXILIARY_DEPTH = 0.6, 40, 3
+AUXILIARY: dict[str, Any] = {"alpha": 0.6, "trees": 40, "depth": 3}
 FEWEST_AUXILIARY = 60
 """Least fitted rows for trees; with fewer than half of them a kernel has no entry."""
 
 
 def fit_auxiliary_kernels(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration]:
     """Yield the calibrations of the GPUs of the tables."""
-    for name in chosen(only, [*AUXILIARY_GPUS, *LAYER_GPUS]):
-        gpu = load_gpu(name)
-        if name not in AUXILIARY_GPUS:
-            chains = [_fit_chain(part, gpu) for part in read_chain_rows(reference, name)]
+    for name in chosen(only, [*tensor_kernels.AUXILIARY_GPUS, *tensor_kernels.LAYER_GPUS]):
+        if name not in tensor_kernels.AUXILIARY_GPUS:
+            parts = tensor_kernels.read_chain_rows(reference, name)
+            chains = [fit_plain("chain", part, chain_seconds, ridge=CHAIN_RIDGE) for part in parts]
             yield entries("auxiliary_chains", name, chains)
             continue
-        by_name = grouped(read_auxiliary_rows(reference, name), lambda part: part.name)
+        measured = tensor_kernels.read_auxiliary_rows(reference, name)
         done = [
-            _fit_auxiliary(parts, gpu)
-            for parts in by_name.values()
+            _fit_auxiliary(parts, load_gpu(name))
+            for parts in grouped(measured, lambda part: part.name).values()
             if sum(np.count_nonzero(~part.held_out) for part in parts) >= FEWEST_AUXILIARY / 2
         ]
         yield entries("auxiliary_kernels", name, done)
 
 
-def _fit_chain(rows: Rows, gpu: Gpu) -> FittedEntry:
-    """Return the entry of one pointwise chain."""
-    seen = rows.where(~rows.held_out)
-    operator = seen.operator
-    numbers = form("chain").fit(
-        lambda numbers: chain_seconds(operator, gpu, numbers), seen.seconds, ridge=CHAIN_RIDGE
-    )
-    return judged(
-        plain_entry(rows, numbers),
-        [rows],
-        len(seen),
-        lambda part, entry: chain_seconds(part.operator, gpu, entry.numbers),
-    )
-
-
 def _fit_auxiliary(parts: Sequence[Rows], gpu: Gpu) -> FittedEntry:
     seen = [part.where(~part.held_out) for part in parts]
-    names = ("flops", "moved_bytes", "blocks", "longest", "features")
-    works = [auxiliary_kernels.work_of(part.operator) for part in seen]
-    columns = [np.concatenate([getattr(w, name) for w in works], axis=-1) for name in names]
-    work, seconds = (
-        auxiliary_kernels.KernelWork(*columns),
-        np.concatenate([part.seconds for part in seen]),
-    )
+    works = [vars(auxiliary_kernels.work_of(part.operator)) for part in seen]
+    work = {name: np.concatenate([one[name] for one in works], axis=-1) for name in works[0]}
+    seconds = np.concatenate([part.seconds for part in seen])
+
+    def form_s(numbers: Numbers, rows: Any = slice(None)) -> Floats:
+        some = auxiliary_kernels.KernelWork(**{n: column[..., rows] for n, column in work.items()})
+        return auxiliary_kernels.form_seconds(some, "bf16", gpu, numbers)
+
     few = evenly(seconds.size, AUXILIARY_ROWS)
-    some = auxiliary_kernels.KernelWork(*(column[..., few] for column in columns))
-    numbers = form("auxiliary").fit(
-        lambda numbers: auxiliary_kernels.form_seconds(some, "bf16", gpu, numbers),
-        seconds[few],
-        ridge=RIDGE,
-    )
+    numbers = form("auxiliary").fit(lambda one: form_s(one, few), seconds[few], ridge=RIDGE)
     entry = plain_entry(parts[0], numbers)
     if seconds.size >= FEWEST_AUXILIARY:
-        plain_s = auxiliary_kernels.form_seconds(work, "bf16", gpu, numbers)
-        correction = fit_correction(
-            work.features,
-            plain_s,
-            seconds,
-            alpha=AUXILIARY_ALPHA,
-            trees=AUXILIARY_TREES,
-            depth=AUXILIARY_DEPTH,
-        )
-        entry = replace(entry, correction=correction)
+        trees = fit_correction(work["features"], form_s(numbers), seconds, **AUXILIARY)
+        entry = replace(entry, correction=trees)
     return judged(
         entry,
         parts,

@@ -15,7 +15,6 @@ would change every stored tree.
 from __future__ import annotations
 
 import functools
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +26,8 @@ from lab.fits.driver import Calibration, declared, rounded
 from lab.fits.methods import band_of
 from lab.tables.rows import BANDED, Rows, mape
 from planning.calibrate.kernels import fit_named
+from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.core.folder import read_toml
 from simulators.core.jit import Floats, Ints
 from simulators.evidence.intervals import WIDEST
 from simulators.kernels.corrections import LEAF_STEP, SIGNS, STEP, Correction, GridTable
@@ -55,33 +56,17 @@ class CalibrationForm:
         ridge: float,
         near: Numbers | None = None,
     ) -> dict[str, float]:
-        """Return the fitted numbers.
-
-        Args:
-            seconds_of: predicts seconds from the numbers.
-            measured_s: measured seconds.
-            ridge: weight of the start, in rows.
-            near: start and centre of the ridge, in place of the form's own.
-        """
+        """Return the fitted numbers. `ridge`: weight, in rows, of the start, or of `near`."""
         near = near or self.start
         start = np.clip(np.log([near[name] for name in self.start]), self.low, self.high)
-        return fit_named(
-            seconds_of,
-            list(self.start),
-            start,
-            measured_s,
-            low=self.low,
-            high=self.high,
-            ridge=ridge,
-        )
+        names, low, high = list(self.start), self.low, self.high
+        return fit_named(seconds_of, names, start, measured_s, low=low, high=high, ridge=ridge)
 
 
 @functools.cache
 def form(name: str) -> CalibrationForm:
     """Return a form of `forms.toml`."""
-    numbers = tomllib.loads(Path(__file__).with_name("forms.toml").read_text(encoding="utf-8"))[
-        name
-    ]
+    numbers = read_toml(Path(__file__).with_name("forms.toml"))[name]
     rows = {key: one if isinstance(one, dict) else {"start": one} for key, one in numbers.items()}
     start = {key: row["start"] for key, row in rows.items()}
     range_ = float(np.exp(RANGE))
@@ -95,7 +80,7 @@ BINS, LEAF_ROWS, SHRINKAGE, WIDTH = 64, 3.0, 0.2, 0.05
 loss is linear."""
 
 EQUAL_GAIN = 1e-9
-"""Gain by which a later split must exceed an earlier one."""
+"""Splits whose gains differ by less are equal: the first one counts."""
 
 
 def relative_tiles(
@@ -120,15 +105,12 @@ def tree_table(
 ) -> dict[str, Any]:
     """Return a correction as a calibration stores it.
 
-    Args:
-        correction: the correction.
-        leaf_step: leaves are stored in multiples of it; 0: as values.
-        digits: significant digits of thresholds.
-        value_digits: significant digits of values.
+    `digits` of thresholds and `value_digits` of leaves are significant. With a `leaf_step`, leaves
+    are multiples of it.
     """
+    names = ("alpha", "offset", "log_t_lo", "log_t_hi", "depth")
     table: dict[str, Any] = {
-        **{name: getattr(correction, name) for name in ("alpha", "offset", "log_t_lo", "log_t_hi")},
-        "depth": correction.depth,
+        **{name: getattr(correction, name) for name in names},
         "features": " ".join(map(str, correction.features.tolist())),
         "thresholds": " ".join(f"{x:.{digits}g}" for x in correction.thresholds.tolist()),
     }
@@ -150,17 +132,10 @@ def fit_correction(
     lean: float = 0.0,
     weights: Floats | None = None,
 ) -> Correction:
-    """Return trees that map `seconds ** alpha` to measured seconds.
+    """Return trees that map `seconds ** alpha` of the formula to measured seconds.
 
-    Args:
-        features: a row per feature; `seconds` is added as the last.
-        seconds: of the formula.
-        measured_s: measured seconds.
-        alpha: slope left to the formula, so that trees can lower times too.
-        trees: number of trees.
-        depth: of each tree.
-        lean: as in `boosted`.
-        weights: of the rows; equal by default.
+    `features` has a row per feature; `seconds` are added as the last. An `alpha` below 1 lets the
+    trees lower times too.
     """
     log_t = np.log(seconds)
     target = np.log(measured_s) - alpha * log_t
@@ -188,14 +163,9 @@ def boosted(
 ) -> tuple[Ints, Floats, Floats]:
     """Return feature and threshold of every split and the value of every leaf, tree by tree.
 
-    Args:
-        features: a row per measurement.
-        target: the value that the sum of a row's leaves approximates.
-        weights: of the rows.
-        trees: number of trees.
-        depth: of each tree.
-        lean: relative cost of sums above their target: 0 for equal costs of logarithms, 1 for equal
-            costs of relative errors.
+    `features` has a row per measurement; the sum of its leaves approximates its `target`. `lean` is
+    the relative cost of sums above their target: 0 for equal costs of logarithms, 1 for equal costs
+    of relative errors.
     """
     edges = [_edges(column) for column in features.T]
     pairs = zip(edges, features.T, strict=True)
@@ -226,28 +196,20 @@ def _edges(column: Floats) -> Floats:
     return between
 
 
-def _best_split(gain: Floats) -> int:
-    """Return the position of the largest gain, or -1 without any.
-
-    A later split counts only if it gains more by `EQUAL_GAIN`.
-    """
-    best, found = 0.0, -1
-    highest = np.flatnonzero(gain == np.maximum.accumulate(gain))
-    for position, value in zip(highest.tolist(), gain[highest].tolist(), strict=True):
-        if value > best + EQUAL_GAIN:
-            best, found = value, position
-    return found
-
-
 def _grow(
     binned: Ints, slope: Floats, pull: Floats, bins: int, depth: int
 ) -> tuple[Ints, Ints, Floats, Ints]:
-    """Grow one complete tree, level by level; a node that cannot be split sends all rows left.
+    """Return feature and bin of each split, the value of each leaf, and the leaf of each row.
 
-    Returns:
-        Feature and bin of each split, level by level (bin -1: no split), the value of each leaf,
-        and the leaf of each row.
+    The tree is complete: a node that cannot be split, with bin -1, sends all rows left.
     """
+
+    def leaf(slope: Floats, pull: Floats) -> Floats:
+        return np.clip(-slope / (pull + 1.0), low[:, None, None], high[:, None, None])
+
+    def loss(slope: Floats, pull: Floats, value: Floats) -> Floats:
+        return slope * value + 0.5 * (pull + 1.0) * value * value
+
     rows, count = binned.shape
     node, low, high = np.zeros(rows, np.int64), np.full(1, -np.inf), np.full(1, np.inf)
     features, ats = [], []
@@ -261,27 +223,19 @@ def _grow(
             for column in (slope, pull)
         )
         total_slope, total_pull = slopes[:, :1, -1:], pulls[:, :1, -1:]
-        ends = low[:, None, None], high[:, None, None]
-        value = np.clip(-total_slope / (total_pull + 1.0), *ends)
+        value = leaf(total_slope, total_pull)
         if level == depth:
             break
         left, left_pull = slopes[:, :, :-1], pulls[:, :, :-1]
         right, right_pull = total_slope - left, total_pull - left_pull
-        x, y = (
-            np.clip(-left / (left_pull + 1.0), *ends),
-            np.clip(-right / (right_pull + 1.0), *ends),
-        )
-        gain = (
-            total_slope * value
-            + 0.5 * (total_pull + 1.0) * value * value
-            - left * x
-            - 0.5 * (left_pull + 1.0) * x * x
-            - right * y
-            - 0.5 * (right_pull + 1.0) * y * y
-        )
+        x, y = leaf(left, left_pull), leaf(right, right_pull)
+        gain = loss(total_slope, total_pull, value)
+        gain = gain - loss(left, left_pull, x) - loss(right, right_pull, y)
         gain[(left_pull < LEAF_ROWS) | (right_pull < LEAF_ROWS) | (x > y)] = 0.0
-        first = np.array([_best_split(of_node) for of_node in gain.reshape(shape[0], -1)])
-        is_split = first >= 0
+        gain = gain.reshape(shape[0], -1)
+        best = gain.max(axis=1)
+        first = np.argmax(gain >= best[:, None] - EQUAL_GAIN, axis=1)
+        is_split = best > EQUAL_GAIN
         feature = np.where(is_split, first // (bins - 1), 0)
         at = np.where(is_split, first % (bins - 1), -1)
         nodes = np.arange(shape[0])
@@ -317,11 +271,7 @@ def judged(
 ) -> FittedEntry:
     """Return an entry with its interval, from three quarters of the held-out rows, and its error.
 
-    Args:
-        entry: as fitted.
-        parts: all rows of the kernel, held out or not.
-        rows: their number, as the calibration states it.
-        predicted_s: predicts rows by an entry.
+    `parts`: all rows of the kernel, held out or not. `rows`: their number in the calibration.
     """
     unseen = [part.where(part.held_out) for part in parts]
     predicted = np.concatenate([predicted_s(part, entry) for part in unseen])
@@ -329,6 +279,28 @@ def judged(
     banded = np.concatenate([part.bucket for part in unseen]) < BANDED
     entry = replace(entry, band=band_of(predicted[banded], measured[banded]))
     return FittedEntry(parts[0].name, entry, rows, mape(predicted, measured))
+
+
+def fit_plain(
+    name: str,
+    rows: Rows,
+    form_seconds: Callable[[Any, Gpu, Numbers], Floats],
+    *,
+    ridge: float,
+    fixed: Numbers | None = None,
+) -> FittedEntry:
+    """Return the entry of a kernel by a form alone, whose `fixed` numbers are not fitted."""
+    gpu, seen, given = load_gpu(rows.gpu), rows.where(~rows.held_out), fixed or {}
+    operator = seen.operator
+    numbers = form(name).fit(
+        lambda numbers: form_seconds(operator, gpu, {**numbers, **given}), seen.seconds, ridge=ridge
+    )
+    return judged(
+        plain_entry(rows, {**numbers, **given}),
+        [rows],
+        len(seen),
+        lambda part, entry: form_seconds(part.operator, gpu, entry.numbers),
+    )
 
 
 def entries(
@@ -340,25 +312,11 @@ def entries(
     digits: int = 4,
     **fields: Any,
 ) -> Calibration:
-    """Return the calibration of one GPU.
-
-    Args:
-        fit: section of `fits.toml`.
-        gpu: name of the GPU.
-        done: entries of its kernels.
-        leaf_step: as in `tree_table`.
-        digits: as in `tree_table`.
-        fields: other fields of the calibration.
-    """
+    """Return the calibration of a GPU with the fitted entries of its kernels."""
     tables = {one.name: _entry_table(one, leaf_step, digits) for one in done}
-    return declared(
-        fit,
-        name=gpu,
-        **fields,
-        content={"entry": tables},
-        rows=sum(fitted.rows for fitted in done),
-        errors=[fitted.error for fitted in done],
-    )
+    rows, errors = sum(fitted.rows for fitted in done), [fitted.error for fitted in done]
+    content = {"entry": tables}
+    return declared(fit, name=gpu, content=content, rows=rows, errors=errors, **fields)
 
 
 def _entry_table(fitted: FittedEntry, leaf_step: float, digits: int) -> dict[str, Any]:

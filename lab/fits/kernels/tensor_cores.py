@@ -24,21 +24,10 @@ from typing import Any
 import numpy as np
 
 from lab.fits.driver import Calibration, chosen, declared, gpu_of, rounded
-from lab.fits.kernels.kernel_calibration import (
-    fit_correction,
-    form,
-    relative_tiles,
-    tile_table,
-    tree_table,
-)
+from lab.fits.kernels import kernel_calibration as calibration
 from lab.fits.methods import band_of, leave_one_out
 from lab.tables import fp32, tensor_kernels
 from lab.tables.rows import LOWER_QUARTER, Bools, Floats, Rows, fraction, group_of, mape, read_table
-from lab.tables.tensor_kernels import (
-    PRODUCERS,
-    read_layer_products,
-    read_tensor_rows,
-)
 from planning.calibrate.kernels import fit_named
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UserError
@@ -64,8 +53,9 @@ FORMULA_ROWS, ASIDE = 3000, 0.2
 TURNS, TURN_ROWS = 5, 2500
 """Parts of the inner lengths of weight-only products, left out in turn, and rows drawn for them."""
 
-TREES, DEPTH, ALPHAS = 64, 3, (0.4, 0.6, 0.8, 1.0)
-"""Trees, and candidates for the part of the formula's slope that is kept."""
+TREES: dict[str, Any] = {"trees": 64, "depth": 3}
+ALPHAS = (0.4, 0.6, 0.8, 1.0)
+"""Candidates for the part of the formula's slope that trees leave."""
 
 EFFICIENCIES = (0.02, 1.3)
 TENSOR_TILES = default_profile("nvidia").gemm["tensor"].tiles
@@ -78,7 +68,7 @@ def fit_tensor_cores(reference: Path, only: Sequence[str] = ()) -> Iterator[Cali
     for name in chosen(only, [*(part.gpu for part in rows), *IN_LAYERS]):
         if name not in IN_LAYERS:
             yield _fit_gpu("tensor_cores", load_gpu(name), [p for p in rows if p.gpu == name])
-        elif layers := read_layer_products(reference, name):
+        elif layers := tensor_kernels.read_layer_products(reference, name):
             yield _fit_gpu("tensor_layers", load_gpu(name), layers)
 
 
@@ -97,7 +87,6 @@ def measured_tensor_cores(measured: Path, device: str) -> Iterator[Calibration]:
 
 
 def _fit_gpu(fit: str, gpu: Gpu, parts: Sequence[Rows], **fields: Any) -> Calibration:
-    """Return the calibration of a GPU, as the section `fit` of `fits.toml` declares it."""
     fitted = [fit_tensor(part.where(~part.held_out), gpu) for part in parts]
     errors = {}
     rates_of: dict[str, dict[str, Any]] = {}
@@ -165,7 +154,6 @@ def _set_aside(rows: Rows) -> list[Bools]:
 
 
 def _choices(rows: Rows, gpu: Gpu) -> list[TensorRates]:
-    """Return the formula alone, and with each of the corrections."""
     plain = _fit_formula(rows, gpu)
     return [plain, *(_corrected(rows, gpu, plain, alpha) for alpha in ALPHAS)]
 
@@ -176,12 +164,11 @@ def seconds_of(rows: Rows, rates: TensorRates, gpu: Gpu) -> Floats:
 
 
 def _fit_formula(rows: Rows, gpu: Gpu) -> TensorRates:
-    """Fit the numbers and the table of tiles to some of the rows."""
-    some, numbers = rows.drawn(FORMULA_ROWS), form("tensor")
+    some, numbers = rows.drawn(FORMULA_ROWS), calibration.form("tensor")
 
     def rates(found: Mapping[object, float]) -> TensorRates:
         plain: dict[str, Any] = {name: found[name] for name in NUMBERS}
-        best, tiles = relative_tiles(found, TENSOR_TILES)
+        best, tiles = calibration.relative_tiles(found, TENSOR_TILES)
         plain["compute"] *= best
         return TensorRates(kind=rows.dtype, measured_on=gpu.name, tiles=tiles, **plain)
 
@@ -201,22 +188,19 @@ def _fit_formula(rows: Rows, gpu: Gpu) -> TensorRates:
 
 
 def _corrected(rows: Rows, gpu: Gpu, plain: TensorRates, alpha: float) -> TensorRates:
-    """Return the rates with monotone trees on the residuals of the formula."""
     model_s = seconds_of(rows, plain, gpu)
     features = features_of(tensor_kernels.sizes_of(rows), model_s)[:-1]
-    correction = fit_correction(
-        features, model_s, rows.seconds, alpha=alpha, trees=TREES, depth=DEPTH
-    )
-    return replace(plain, correction=correction)
+    trees = calibration.fit_correction(features, model_s, rows.seconds, alpha=alpha, **TREES)
+    return replace(plain, correction=trees)
 
 
 def _rates_table(rates: TensorRates) -> dict[str, Any]:
     assert rates.band is not None
     table: dict[str, Any] = {name: getattr(rates, name) for name in NUMBERS}
-    table |= tile_table(rates.tiles)
+    table |= calibration.tile_table(rates.tiles)
     table |= {"seen": rates.seen, "band": rounded(vars(rates.band), ".4f")}
     if rates.correction is not None:
-        table["correction"] = tree_table(rates.correction, digits=6)
+        table["correction"] = calibration.tree_table(rates.correction, digits=6)
     return table
 
 
@@ -257,7 +241,8 @@ class SustainedLine:
 
 def fit_sustained_peaks(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the line, the vendors' factors and the intervals."""
-    tensor = [r for r in read_tensor_rows(reference, PRODUCERS) if r.dtype in KINDS]
+    every = tensor_kernels.read_tensor_rows(reference, tensor_kernels.PRODUCERS)
+    tensor = [rows for rows in every if rows.dtype in KINDS]
     scalar = [r for r in fp32.read_rows(reference)[0] if r.kernel == "linear"]
     scalar = [r for r in scalar if load_gpu(r.gpu).vendor == "amd"]
     points = points_of([*tensor, *scalar])
