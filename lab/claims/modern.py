@@ -12,13 +12,8 @@ import numpy as np
 import polars as pl
 
 from lab.claims.predictions import columns, predict, together
-from lab.fits.links import (
-    fit_transfers,
-    frameworks,
-    of_framework,
-    transfer_log_error,
-    transfers_left_out,
-)
+from lab.fits.links import fit_transfers, transfer_log_error, transfers_left_out
+from lab.fits.methods import leave_one_out
 from lab.tables.collectives import moved
 from lab.tables.passes import PassCase, Term, tinychat_prompts
 from lab.tables.records import gpu_name, model_name, model_of, records, replica_of
@@ -144,13 +139,10 @@ def caches(reference: Path) -> pl.DataFrame:
     Mooncake's tables: one prefill and one decode replica of eight GPUs each, over RoCE.
     """
     rows = list(moved(reference))
-    names = frameworks(rows)
-    others = {name: fit_transfers([row for row in rows if row.framework != name]) for name in names}
+    by_other = leave_one_out(rows, lambda row: row.framework, fit_transfers)
     splits = {
         "each cache by the others of its framework": list(transfers_left_out(rows)),
-        "each framework by the other": [
-            (row, others[name]) for name in names for row in of_framework(rows, name)
-        ],
+        "each framework by the other": [(row, known) for some, known in by_other for row in some],
     }
     return pl.DataFrame(
         [

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from lab.fits.driver import Calibration, chosen, declared, rounded
-from lab.fits.methods import COVERED_SHARE, quantile
+from lab.fits.methods import COVERED_SHARE, matern, quantile
 from lab.tables.collectives import Curves, Key, Libraries, read_libraries, read_own
 from lab.tables.rows import Bools
 from simulators.collectives.measured import GROWTH, OWN_CALIBRATIONS, Curve, busbw_factor
@@ -92,14 +92,12 @@ def learn(seen: Curves) -> GaussianProcess:
 
 
 def _covariance(seen: Curves, curve: Ints, octave: Floats) -> Floats:
-    far = np.sqrt(3.0) * np.abs(octave[:, None] - seen.octave[None, :]) / LENGTH_OCTAVES
-    near: Floats = (1.0 + far) * np.exp(-far)
+    near = matern((octave[:, None] - seen.octave[None, :]) / LENGTH_OCTAVES)
     labels = np.array([[collective, dtype, str(ranks)] for collective, dtype, ranks in seen.keys])
     same = labels[:, None, :] == labels[None, :, :]
     likeness = np.where(same, 1.0, [OTHER_COLLECTIVE, OTHER_DTYPE, OTHER_RANKS]).prod(axis=2)
     alike = DEPARTURE**2 * likeness + OWN**2 * same.all(axis=2)
-    covariance: Floats = near * alike[np.ix_(curve, seen.curve)]
-    return covariance
+    return np.asarray(near * alike[np.ix_(curve, seen.curve)], np.float64)
 
 
 FOLDS = 4
@@ -139,18 +137,17 @@ def held_out_errors(measured: Curves) -> tuple[Curves, Floats]:
 
     A size is held out in all precisions at once, as they were measured together.
     """
-    errors, inner = np.zeros(measured.curve.size), np.zeros(measured.curve.size, bool)
+    errors = np.full(measured.curve.size, np.nan)
     for out in _folds(measured):
-        inner |= out
         errors[out] = errors_of(measured, out)
+    inner = ~np.isnan(errors)
     return measured.take(inner), errors[inner]
 
 
 def errors_of(measured: Curves, out: Bools) -> Floats:
     """Return the log errors of some rows, predicted from all others."""
     guess = learn(measured.take(~out)).log_s(measured.curve[out], measured.octave[out])
-    errors: Floats = guess - measured.log_s[out]
-    return errors
+    return np.asarray(guess - measured.log_s[out], np.float64)
 
 
 def held_out_coverage(measured: Curves) -> Bools:
@@ -163,19 +160,15 @@ def held_out_coverage(measured: Curves) -> Bools:
 
 
 def _folds(measured: Curves) -> Iterator[Bools]:
-    """Yield the rows that are held out together."""
-    fold, inner = np.zeros(measured.curve.size, np.int64), np.zeros(measured.curve.size, bool)
+    fold = np.full(measured.curve.size, -1)  # of inner sizes
     shape = [(collective, ranks) for collective, _, ranks in measured.keys]
     for together in set(shape):
         mine = np.flatnonzero(np.array([one == together for one in shape])[measured.curve])
         sizes = np.unique(measured.octave[mine])
         rank = np.searchsorted(sizes, measured.octave[mine])
-        fold[mine] = rank % FOLDS
-        inner[mine] = (rank > 0) & (rank < sizes.size - 1)
-    for held in range(FOLDS):
-        out = (fold == held) & inner
-        if out.any():
-            yield out
+        is_inner = (rank > 0) & (rank < sizes.size - 1)
+        fold[mine] = np.where(is_inner, rank % FOLDS, -1)
+    yield from (fold == held for held in range(FOLDS) if (fold == held).any())
 
 
 def errors_between(measured: Curves, key: Key) -> Floats:
@@ -187,16 +180,13 @@ def errors_between(measured: Curves, key: Key) -> Floats:
     mine = measured.of(key)
     wire = np.exp2(measured.octave[mine]) * busbw_factor(key[0], key[2])
     low, high = (np.log(curves[k].time_s(wire / busbw_factor(key[0], k[2]))) for k in (half, twice))
-    errors: Floats = (low + high) / 2.0 - measured.log_s[mine]
-    return errors
+    return np.asarray((low + high) / 2.0 - measured.log_s[mine], np.float64)
 
 
 @functools.lru_cache(maxsize=32)
 def fitted_curves(measured: Curves, *, with_bands: bool = True) -> dict[Key, Curve]:
     """Return the curve of every collective, precision and rank count."""
-    bands = np.zeros(len(measured.keys))
-    if with_bands:
-        bands = _bands(*held_out_errors(measured))
+    bands = _bands(*held_out_errors(measured)) if with_bands else np.zeros(len(measured.keys))
     process, curves = learn(measured), {}
     for code, key in enumerate(measured.keys):
         mine = measured.of(key)
@@ -249,8 +239,7 @@ def doublings(table: Libraries, gpus: Sequence[str], collective: str) -> Growth:
     for gpu in gpus:
         if (measured := table.get(gpu, {}).get("nccl")) is None:
             continue
-        curves = fitted_curves(measured, with_bands=False)
-        found = []
+        curves, found = fitted_curves(measured, with_bands=False), []
         for key in measured.keys:
             half = (key[0], key[1], 4)
             if key[0] == collective and key[2] == 8 and half in curves:
@@ -269,8 +258,7 @@ def smoothed(seen: Growth, weight: Floats) -> Floats:
     """Return the mean log growth of rows near each weight."""
     weights, ratios = (np.concatenate(column) for column in zip(*seen.values(), strict=True))
     near = np.exp(-0.5 * ((weight[:, None] - weights[None, :]) / SMOOTHING) ** 2) + 1e-9
-    mean: Floats = (near * ratios).sum(axis=1) / near.sum(axis=1)
-    return mean
+    return np.asarray((near * ratios).sum(axis=1) / near.sum(axis=1), np.float64)
 
 
 def growth_errors(table: Libraries, gpus: Sequence[str], collective: str) -> dict[str, Floats]:
@@ -293,7 +281,6 @@ def growth_coverage(table: Libraries, gpus: Sequence[str], collective: str) -> B
 
 
 def _growth(table: Libraries) -> Calibration:
-    """Return the growth of curves with ranks, by fabric and collective."""
     content: dict[str, Any] = {}
     on_nvlink = []
     for fabric, gpus in (("nvlink", NVLINK), ("pcie", PCIE)):

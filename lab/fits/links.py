@@ -5,17 +5,24 @@ Every fit minimises the mean absolute log error. Groups of rows are held out in 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import log
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from lab.fits.driver import Calibration, declared
-from lab.fits.methods import COVERED_SHARE, best_share, least_log_error, leave_one_out, quantile
+from lab.fits.methods import (
+    COVERED_SHARE,
+    best_share,
+    grouped,
+    least_log_error,
+    leave_one_out,
+    quantile,
+)
 from lab.tables.collectives import (
     NCCL,
     DeepEpExchange,
@@ -92,21 +99,16 @@ def fit_sustained(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
 
 
 def _rings(reference: Path, which: str) -> Iterator[Ring]:
-    """Yield the fitted or the held-out rings of `links.toml`."""
     rows = read_records(reference / NODE_TABLE, op="all_reduce")
     for ring in RINGS["ring"]:
-        link = load_cluster(ring["cluster"]).intra
-        link = dataclasses.replace(link, bytes_per_s=ring["bytes_per_s"])
+        link = replace(load_cluster(ring["cluster"]).intra, bytes_per_s=ring["bytes_per_s"])
         for ranks in ring[which]:
             times = [
                 (row.size_bytes, row.min_ms * 1e-3)
                 for row in rows
-                if row.size_bytes >= LARGE_BYTES
-                and row.node == ring["node"]
-                and row.num_workers == row.devices_per_node == ranks
+                if row.node == ring["node"] and row.num_workers == row.devices_per_node == ranks
             ]
-            sizes, seconds = np.array(times, np.float64).T
-            yield Ring(ring["fabric"], sizes, seconds, ranks, link)
+            yield Ring(ring["fabric"], *_large(times), ranks, link)
     nccl = [row for row in read_records(reference / NCCL) if row.collective == "all_reduce"]
     for host in RINGS["through_host"]:
         link = load_cluster(THROUGH_HOST).link(2, load_gpu(host["gpu"]))
@@ -114,13 +116,16 @@ def _rings(reference: Path, which: str) -> Iterator[Ring]:
             times = [
                 (row.bytes, row.time_us * 1e-6)
                 for row in nccl
-                if row.bytes >= LARGE_BYTES
-                and row.ranks == ranks
-                and gpu_name(row.gpu) == host["gpu"]
+                if (row.ranks, gpu_name(row.gpu)) == (ranks, host["gpu"])
                 and row.library_version_folder in host["releases"]
             ]
-            sizes, seconds = np.array(times, np.float64).T
-            yield Ring(THROUGH_HOST, sizes, seconds, ranks, link, sharing=ranks)
+            yield Ring(THROUGH_HOST, *_large(times), ranks, link, sharing=ranks)
+
+
+def _large(times: Sequence[tuple[float, float]]) -> tuple[Floats, Floats]:
+    """Return bytes and seconds of large messages."""
+    sizes, seconds = np.array([one for one in times if one[0] >= LARGE_BYTES], np.float64).T
+    return sizes, seconds
 
 
 def fit_between_nodes(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
@@ -134,9 +139,7 @@ def fit_between_nodes(reference: Path, _only: Sequence[str]) -> Iterator[Calibra
     for kind in (library_models.RINGS, library_models.EXCHANGES):
         mine = [curve for curve in curves if library_models.family(curve.collective) == kind]
         by_system = leave_one_out(mine, lambda curve: curve.system.name, fit_network)
-        log_errors = [
-            network_log_errors(curve, network) for out, network in by_system for curve in out
-        ]
+        log_errors = [network_log_errors(one, found) for out, found in by_system for one in out]
         found, errors_of_kind = fit_network(mine), np.concatenate(log_errors)
         content[kind] = {"hops": found.hops, "share": found.share, "band": _band(errors_of_kind)}
         errors.append(np.expm1(errors_of_kind))
@@ -157,7 +160,7 @@ def large_messages(curves: Sequence[NodesCurve]) -> list[NodesCurve]:
     """Return the rows of large messages of each curve that has any."""
     kept = [(curve, curve.size_bytes >= LARGE_BYTES) for curve in curves]
     return [
-        dataclasses.replace(curve, size_bytes=curve.size_bytes[large], seconds=curve.seconds[large])
+        replace(curve, size_bytes=curve.size_bytes[large], seconds=curve.seconds[large])
         for curve, large in kept
         if large.any()
     ]
@@ -201,8 +204,8 @@ def _network_s(curve: NodesCurve, network: Network) -> Floats:
 
 def _cluster_of(curve: NodesCurve) -> Cluster:
     usual = cluster_for("auto", load_gpu(curve.system.gpu))
-    inter = dataclasses.replace(usual.inter, bytes_per_s=curve.system.port_bytes_per_s)
-    return dataclasses.replace(usual, gpus_per_node=curve.system.gpus_per_node, inter=inter)
+    inter = replace(usual.inter, bytes_per_s=curve.system.port_bytes_per_s)
+    return replace(usual, gpus_per_node=curve.system.gpus_per_node, inter=inter)
 
 
 def fit_expert_exchange(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
@@ -228,10 +231,8 @@ def exchanges_left_out(
 def fit_rates(rows: Sequence[DeepEpExchange]) -> Rates:
     """Return the rates with the least mean absolute log error."""
     seconds = np.array([row.seconds for row in rows])
-    near_s, far_s = (
-        np.array([_exchange_s(row, alone) for row in rows])
-        for alone in (Rates(0.0, 1.0, np.inf), Rates(0.0, np.inf, 1.0))
-    )
+    near_s = np.array([_exchange_s(row, Rates(0.0, 1.0, np.inf)) for row in rows])
+    far_s = np.array([_exchange_s(row, Rates(0.0, np.inf, 1.0)) for row in rows])
 
     def error(rates: Rates) -> float:
         wire_s = np.maximum(near_s / rates.inside, far_s / rates.between)
@@ -248,10 +249,8 @@ def exchange_log_errors(rows: Sequence[DeepEpExchange], rates: Rates) -> Floats:
 
 def _exchange_s(row: DeepEpExchange, rates: Rates) -> float:
     gpu = load_gpu(row.gpu)
-    cluster = cluster_for("auto", gpu)
-    found = expert_exchange_time(
-        row.mode, row.rank_bytes, row.routed, ranks=row.ranks, gpu=gpu, cluster=cluster, rates=rates
-    )
+    place: dict[str, Any] = {"ranks": row.ranks, "gpu": gpu, "cluster": cluster_for("auto", gpu)}
+    found = expert_exchange_time(row.mode, row.rank_bytes, row.routed, rates=rates, **place)
     return float(found.time_s)
 
 
@@ -261,8 +260,7 @@ def fit_kv_transfer(reference: Path, _only: Sequence[str]) -> Iterator[Calibrati
     Frameworks without measurements have the geometric means of both numbers.
     """
     rows = list(moved(reference))
-    found = {name: fit_transfers(of_framework(rows, name)) for name in frameworks(rows)}
-    numbers = {name: {"share": one.share, "layer_s": one.layer_s} for name, one in found.items()}
+    numbers = {name: dict(vars(fit_transfers(some))) for name, some in by_framework(rows).items()}
     numbers[kv_transfer.OTHER] = {
         field: float(np.exp(np.mean(np.log([one[field] for one in numbers.values()]))))
         for field in ("share", "layer_s")
@@ -275,20 +273,15 @@ def fit_kv_transfer(reference: Path, _only: Sequence[str]) -> Iterator[Calibrati
     )
 
 
-def frameworks(rows: Sequence[Record]) -> list[str]:
-    """Return the frameworks of some rows, in the order of the rows."""
-    return list(dict.fromkeys(row.framework for row in rows))
-
-
-def of_framework(rows: Sequence[Record], framework: str) -> list[Record]:
-    """Return the rows of a framework."""
-    return [row for row in rows if row.framework == framework]
+def by_framework(rows: Sequence[Record]) -> dict[str, list[Record]]:
+    """Return the rows of each framework."""
+    return grouped(rows, lambda row: str(row.framework))
 
 
 def transfers_left_out(rows: Sequence[Record]) -> Iterator[tuple[Record, kv_transfer.Transfers]]:
     """Yield each row with the numbers fitted to the other rows of its framework."""
-    for name in frameworks(rows):
-        for [row], known in leave_one_out(of_framework(rows, name), id, fit_transfers):
+    for some in by_framework(rows).values():
+        for [row], known in leave_one_out(some, id, fit_transfers):
             yield row, known
 
 

@@ -52,10 +52,8 @@ def leave_one_out(
     fit: Callable[[list[Row]], Model],
 ) -> Iterator[tuple[list[Row], Model]]:
     """Yield the rows of each group, with the model fitted to the rows of all other groups."""
-    groups = list(map(group_of, rows))
-    for group in dict.fromkeys(groups):
-        inside = [row for row, one in zip(rows, groups, strict=True) if one == group]
-        yield inside, fit([row for row, one in zip(rows, groups, strict=True) if one != group])
+    for group, inside in grouped(rows, group_of).items():
+        yield inside, fit([row for row in rows if group_of(row) != group])
 
 
 def quantile(
@@ -81,10 +79,8 @@ def interval(
 ) -> tuple[float, float]:
     """Return the factors on a prediction between which 90 % of measurements lie.
 
-    Args:
-        ratio: measured over predicted, of held-out rows.
-        groups: of the rows, where rows of a group err together.
-        widen: factor on the logarithm of both ends: 1 + 1 / n where only n groups were seen.
+    `ratio`: measured over predicted, of held-out rows. `groups`: of rows that err together.
+    `widen`: factor on the logarithm of both ends, 1 + 1 / n where only n groups were seen.
     """
     low, high = quantile(ratio, COVERED, groups).tolist()
     return min(low, 1.0) ** widen, max(high, 1.0) ** widen
@@ -99,6 +95,12 @@ def band_of(predicted_s: Floats, measured_s: Floats, *, widen: float = 1.0) -> B
         inside = ratio[regime == number]
         ends.append(interval(inside if inside.size >= ROWS_PER_REGIME else ratio, widen=widen))
     return Band(*zip(*ends, strict=True))
+
+
+def matern(distance: Floats) -> Floats:
+    """Return the covariance by Matérn's kernel of order 3/2, for distances in length scales."""
+    far = np.sqrt(3.0) * np.abs(distance)
+    return np.asarray((1.0 + far) * np.exp(-far), np.float64)
 
 
 ROW_ERROR = 0.10
@@ -126,10 +128,14 @@ class LeastSquares:
     fixed_s: Floats  # the part of each row that no constant multiplies
     constants: Sequence[Constant]
 
+    @property
+    def design(self) -> Floats:
+        """The columns of the constants, a row per measurement."""
+        return np.stack([c.column for c in self.constants], axis=-1)
+
     def predicted_s(self, values: Floats) -> Floats:
         """Return the times under given constants."""
-        design = np.stack([c.column for c in self.constants], axis=-1)
-        return np.asarray(self.fixed_s + design @ values, np.float64)
+        return np.asarray(self.fixed_s + self.design @ values, np.float64)
 
     def named(self, values: Floats) -> dict[str, float]:
         """Return values by the names of the constants."""
@@ -158,12 +164,10 @@ def fit_by_group(problem: LeastSquares) -> LeastSquaresFit:
 
 def solve(problem: LeastSquares, train: Bools) -> Floats:
     """Return the constants fitted to some of the rows."""
-    design = np.stack([c.column for c in problem.constants], axis=-1)[train]
-    mean = np.array([c.mean for c in problem.constants])
-    deviation = np.array([c.deviation for c in problem.constants])
+    mean, deviation = np.array([(c.mean, c.deviation) for c in problem.constants]).T
     weight = group_weights(problem.groups)[train] / ROW_ERROR
     return least_log_error(
-        design,
+        problem.design[train],
         problem.fixed_s[train],
         problem.measured_s[train],
         weight,
@@ -187,15 +191,9 @@ def least_log_error(
 ) -> Floats:
     """Return non-negative values with the least error of `fixed_s + design @ values`.
 
-    Args:
-        design: a row per measurement, a column per value.
-        fixed_s: seconds of each row that no value multiplies.
-        measured_s: measured seconds.
-        weight: of each row.
-        scale: typical sizes of the values.
-        soften: weight of a row, from its log(predicted / measured).
-        rounds: in which rows are weighted anew.
-        prior: expected values over their scales, each as one more row.
+    `scale` are typical sizes of the values. In each of `rounds`, `soften` gives the weight of a row
+    from its log(predicted / measured). `prior`: expected values over their scales, each as one more
+    row.
     """
     relative, fixed = design / measured_s[:, None], fixed_s / measured_s
     soft, linear = np.ones(fixed.size), np.ones(fixed.size)

@@ -16,14 +16,15 @@ halves; the time fitted to one half tests the systems of the other.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from lab.fits.driver import Calibration, declared, rounded
-from lab.fits.methods import quantile
+from lab.fits.methods import Label, grouped, quantile
 from lab.tables.training import (
     BRIDGE,
     DGXC,
@@ -58,15 +59,19 @@ def without_graphs(rows: Iterable[TrainingSubmission]) -> list[TrainingSubmissio
 
 def in_first_half(rows: Iterable[TrainingSubmission]) -> frozenset[str]:
     """Return the submitters of the first half; both halves have some with many GPUs per layer."""
-    thin: dict[str, bool] = {}
-    for row in without_graphs(rows):
-        is_thin = row.job.tp * row.job.cp > FEW_GPUS
-        thin[row.submitter] = thin.get(row.submitter, False) or is_thin
-    first: set[str] = set()
-    for kind in (True, False):
-        mine = [name for name, is_thin in thin.items() if is_thin == kind]
-        first.update(sorted(mine, key=_digest)[::2])
-    return frozenset(first)
+    plain = without_graphs(rows)
+    thin = {row.submitter for row in plain if row.job.tp * row.job.cp > FEW_GPUS}
+    kinds = grouped({row.submitter for row in plain}, lambda name: name in thin)
+    return frozenset(_first_half(kinds.values(), str))
+
+
+def _first_half(kinds: Iterable[Iterable[Label]], name_of: Callable[[Label], str]) -> set[Label]:
+    """Return every second label of each kind, in the order of the hashes of their names."""
+
+    def digest(label: Label) -> str:
+        return hashlib.sha256(name_of(label).encode()).hexdigest()
+
+    return {label for labels in kinds for label in sorted(labels, key=digest)[::2]}
 
 
 def launch_times_s(reference: Path, constants: Constants) -> dict[str, float]:
@@ -92,10 +97,6 @@ def fitted_launch_s(rows: Sequence[TrainingSubmission], constants: Constants) ->
         return float(np.mean(np.abs(np.log(ours_s / measured_s))))
 
     return float(min(TIMES_S, key=error))
-
-
-def _digest(name: str) -> str:
-    return hashlib.sha256(name.encode()).hexdigest()
 
 
 SPLITS = 3
@@ -136,62 +137,45 @@ def fastest_s(one: PricedSteps, constants: Constants) -> float:
 
 def nested(numbers: Mapping[str, float]) -> dict[str, object]:
     """Return numbers named `table.key` as tables."""
-    found: dict[str, object] = {}
+    found: dict[str, Any] = {}
     for name, value in numbers.items():
-        table, _, key = name.partition(".")
-        if key:
-            inner = found.setdefault(table, {})
-            assert isinstance(inner, dict)
-            inner[key] = value
-        else:
-            found[table] = value
+        *tables, key = name.split(".")
+        inner = found.setdefault(tables[0], {}) if tables else found
+        inner[key] = value
     return found
 
 
 def halves(rows: Sequence[PricedSteps], split: int) -> list[bool]:
     """Return a mask of the steps whose group is in the first half of a split.
 
-    Groups of one source, one kind of model and one architecture are dealt out in turn, in an order
-    by their hashes, so that either half has some of each.
+    Either half has groups of each source, each kind of model and each architecture.
     """
     kinds: dict[tuple[str, bool, str], set[tuple[str, str, str]]] = {}
     for one in rows:
-        step = one.step
-        kind = (step.source, step.is_mixture, step.job.gpu.architecture)
-        kinds.setdefault(kind, set()).add(step.group)
-
-    def digest(group: tuple[str, str, str]) -> str:
-        return hashlib.sha256("|".join((*group, str(split))).encode()).hexdigest()
-
-    first = {group for groups in kinds.values() for group in sorted(groups, key=digest)[::2]}
+        kind = one.step.source, one.step.is_mixture, one.step.job.gpu.architecture
+        kinds.setdefault(kind, set()).add(one.step.group)
+    first = _first_half(kinds.values(), lambda group: "|".join((*group, str(split))))
     return [one.step.group in first for one in rows]
 
 
 def fit_training_steps(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the constants fitted to all steps, and to each half of each split."""
-    rows = [
-        one
-        for one in priced_steps(reference)
-        if one.step.source in FITTED_SOURCES and not one.step.is_flagged
-    ]
+    rows = [one for one in priced_steps(reference) if one.step.source in FITTED_SOURCES]
+    rows = [one for one in rows if not one.step.is_flagged]
     whole = fitted_constants(rows)
     launches = launch_times_s(reference, constants_of(nested(whole)))
     launch = {"launch_s": launches.pop("")}
     content: dict[str, dict[str, object]] = {"step": nested(whole | launch)}
     errors: list[float] = []
     for split in range(SPLITS):
-        in_first = halves(rows, split)
+        pairs = list(zip(rows, halves(rows, split), strict=True))
         for half in (True, False):
-            numbers = fitted_constants(
-                [r for r, first in zip(rows, in_first, strict=True) if first == half]
-            )
-            constants = nested(numbers | launch)
-            content[f"split_{split}_{'first' if half else 'second'}"] = constants
-            errors += [
-                float(np.log(one.step.seconds / fastest_s(one, constants_of(constants))))
-                for one, first in zip(rows, in_first, strict=True)
-                if first != half
-            ]
+            seen = [one for one, first in pairs if first == half]
+            unseen = [one for one, first in pairs if first != half]
+            numbers = nested(fitted_constants(seen) | launch)
+            content[f"split_{split}_{'first' if half else 'second'}"] = numbers
+            constants = constants_of(numbers)
+            errors += [np.log(one.step.seconds / fastest_s(one, constants)) for one in unseen]
     content["step"]["band"] = rounded(np.exp(quantile(errors, COVERED)), ".3f")
     content |= {name: {"launch_s": seconds} for name, seconds in launches.items()}
     yield declared(

@@ -16,8 +16,14 @@ from itertools import product
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from lab.fits.kernels.kernel_calibration import FittedEntry, Numbers, form, plain_entry
-from lab.fits.methods import band_of
+from lab.fits.kernels.kernel_calibration import (
+    FittedEntry,
+    Numbers,
+    best_form,
+    form,
+    plain_entry,
+)
+from lab.fits.methods import band_of, matern
 from lab.tables.rows import Bools, Rows, Sizes, mape
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.jit import Floats
@@ -69,11 +75,7 @@ def fit_grids(
 ) -> corrections.GridTable:
     """Return the numbers of every packing and the grids of every slice of decode steps.
 
-    Args:
-        rows: measured.
-        form: predicts seconds of steps on their GPU from the form's numbers.
-        numbers: of the form, fitted to all rows.
-        refit: returns numbers fitted to some rows, held near others.
+    `numbers` of the form are fitted to all rows; `refit` fits them to some rows, held near others.
     """
     slices = list(corrections.slices_of(rows.operator))
     packed: dict[int, list[Bools]] = {}
@@ -141,22 +143,14 @@ def smoothed(known_at: Floats, values: Floats, wanted: Floats, scales: Scales) -
     # Rows of one place share part of their noise: more of them say little more.
     noise = scales.noise**2 * (0.3 + 0.7 / count)
     weights = np.linalg.solve(_covariance(known, known, scales) + np.diag(noise), middle)
-    found: Floats = _covariance(wanted, known, scales) @ weights
-    return found
+    return np.asarray(_covariance(wanted, known, scales) @ weights, np.float64)
 
 
 def _covariance(one: Floats, other: Floats, scales: Scales) -> Floats:
     x, y = (one[:, None, side] - other[None, :, side] for side in (0, 1))
-    near = _matern(x / scales.length) * _matern(y / scales.length)
-    alike = _matern((x + y) / scales.bytes_length) * _matern(0.5 * (x - y) / scales.along)
+    near = matern(x / scales.length) * matern(y / scales.length)
+    alike = matern((x + y) / scales.bytes_length) * matern(0.5 * (x - y) / scales.along)
     return scales.size**2 * near + scales.bytes_size**2 * alike
-
-
-def _matern(distance: Floats) -> Floats:
-    """Return Matérn's kernel of order 3/2."""
-    far = np.sqrt(3.0) * np.abs(distance)
-    likeness: Floats = (1.0 + far) * np.exp(-far)
-    return likeness
 
 
 def nearest_rising(grid: Floats, weights: Floats) -> Floats:
@@ -183,10 +177,8 @@ FORM_ROWS, PACKED_ROWS = 2000, 500
 FEWEST_ROWS = 150
 """A kernel with fewer rows has no grids."""
 
-RIDGE, PACKED_RIDGE = 0.1, 5.0
-"""Weight of the start, in rows; a packing starts from the kernel's numbers."""
-
-MUCH_LESS = 0.9
+PACKED_RIDGE = 5.0
+"""Weight of the kernel's numbers in the fit of a packing, in rows."""
 
 
 def fit_decode(rows: Rows) -> FittedEntry:
@@ -194,7 +186,7 @@ def fit_decode(rows: Rows) -> FittedEntry:
     gpu = load_gpu(rows.gpu)
     entry = fit_entry(rows.where(~rows.held_out), gpu)
     parts = octaves_left_out(rows)
-    predicted, measured = (np.concatenate(column) for column in zip(*parts, strict=True))
+    predicted, measured = map(np.concatenate, zip(*parts, strict=True))
     band = band_of(predicted, measured) if predicted.size else WIDEST
     return FittedEntry(rows.name, replace(entry, band=band), len(rows), mape(predicted, measured))
 
@@ -215,21 +207,17 @@ def octaves_left_out(rows: Rows) -> list[tuple[Floats, Floats]]:
 def fit_entry(rows: Rows, gpu: Gpu) -> Entry:
     """Return the entry fitted to all of these rows."""
     some = rows.thinned(FORM_ROWS)
-    numbers = _fit_form("decode", some, gpu)
-    name = "decode"
-    if some.operator.latent and multiplies_by_warps(gpu):
-        other = _fit_form("warp_latent", some, gpu)
-        errors = [
-            mape(form_seconds(some.operator, gpu, one), some.seconds) for one in (numbers, other)
-        ]
-        if errors[1] < MUCH_LESS * errors[0]:
-            name, numbers = "warp_latent", other
+    has_other = some.operator.latent and multiplies_by_warps(gpu)
+    forms = ("decode", "warp_latent") if has_other else ("decode",)
+    name, numbers = best_form(forms, some, partial(form_seconds, some.operator, gpu))
     entry = plain_entry(rows, numbers)
     if len(rows) < FEWEST_ROWS:
         return entry
 
     def refit(packed: Rows, near: Numbers) -> Numbers:
-        return _fit_form(name, packed.drawn(PACKED_ROWS), gpu, PACKED_RIDGE, near)
+        some = packed.drawn(PACKED_ROWS)
+        seconds_of = partial(form_seconds, some.operator, gpu)
+        return form(name).fit(seconds_of, some.seconds, ridge=PACKED_RIDGE, near=near)
 
     return replace(entry, grid=fit_grids(rows, partial(form_seconds, gpu=gpu), numbers, refit))
 
@@ -237,12 +225,3 @@ def fit_entry(rows: Rows, gpu: Gpu) -> Entry:
 def multiplies_by_warps(gpu: Gpu) -> bool:
     """Return whether single warps drive the tensor cores of a GPU, as before Hopper."""
     return gpu.architecture in instructions()["warp"]
-
-
-def _fit_form(
-    name: str, rows: Rows, gpu: Gpu, ridge: float = RIDGE, near: Numbers | None = None
-) -> dict[str, float]:
-    attention = rows.operator
-    return form(name).fit(
-        lambda numbers: form_seconds(attention, gpu, numbers), rows.seconds, ridge=ridge, near=near
-    )

@@ -24,6 +24,7 @@ from lab.fits.kernels.decode_attention import fit_decode, multiplies_by_warps
 from lab.fits.kernels.kernel_calibration import (
     FittedEntry,
     Numbers,
+    best_form,
     entries,
     fit_correction,
     fit_plain,
@@ -53,10 +54,6 @@ FORMS = {
     "mixed": ("prefill",),
     "experts": ("experts", "experts_two_tiles"),
 }
-MUCH_LESS = 0.9
-"""A later form is kept where its error is below this part of the first one's."""
-
-RIDGE = 0.1
 FORM_ROWS, TREE_ROWS = 3000, 8000
 """Rows that a fit looks at, evenly spaced; more do not lower errors."""
 
@@ -170,18 +167,13 @@ def _products_s(rows: Rows, gpu: Gpu, entry: Entry) -> list[Floats]:
 def _fit_form(rows: Rows, gpu: Gpu) -> dict[str, float]:
     """Return the numbers of the first form, or of another whose error is much less."""
     some = rows.thinned(FORM_ROWS)
-    seconds, names = _form_of(some, gpu), _forms(rows, gpu)
-    fitted = [form(name).fit(seconds, some.seconds, ridge=RIDGE) for name in names]
-    errors = [float(np.mean(np.abs(np.log(seconds(one) / some.seconds)))) for one in fitted]
-    best = int(np.argmin(errors))
-    best = best if errors[best] < MUCH_LESS * errors[0] else 0
+    seconds = _form_of(some, gpu)
+    name, fitted = best_form(_forms(rows, gpu), some, seconds)
     if rows.name != TUNED_NAME:
-        return fitted[best]
+        return fitted
     many = (rows.sizes["moe_ep_size"] == 1) & (rows.sizes["num_tokens"] >= TUNED_TOKENS)
-    tuned = _tuned(rows.where(many), gpu, fitted[best])
-    return tuned | form(names[best]).fit(
-        lambda numbers: seconds({**numbers, **tuned}), some.seconds, ridge=RIDGE
-    )
+    tuned = _tuned(rows.where(many), gpu, fitted)
+    return tuned | form(name).fit(lambda numbers: seconds({**numbers, **tuned}), some.seconds)
 
 
 def _forms(rows: Rows, gpu: Gpu) -> Sequence[str]:
@@ -281,7 +273,7 @@ def beyond_host(rows: Rows) -> Rows:
 
 
 def _fit_triton(name: str, rows: Rows, fixed: Numbers | None = None) -> FittedEntry:
-    fitted = fit_plain(name, rows, attention.form_seconds, ridge=RIDGE, fixed=fixed)
+    fitted = fit_plain(name, rows, attention.form_seconds, fixed=fixed)
     return replace(fitted, rows=len(rows))
 
 
@@ -323,7 +315,6 @@ def _fit_unified(gpus: Sequence[Rows]) -> dict[str, float]:
     return form("triton_unified").fit(
         lambda numbers: np.concatenate([_unified_s(rows, numbers) for rows in gpus]),
         np.concatenate([rows.seconds for rows in gpus]),
-        ridge=RIDGE,
     )
 
 
@@ -365,7 +356,7 @@ def _fit_auxiliary(parts: Sequence[Rows], gpu: Gpu) -> FittedEntry:
         return auxiliary_kernels.form_seconds(some, "bf16", gpu, numbers)
 
     few = evenly(seconds.size, AUXILIARY_ROWS)
-    numbers = form("auxiliary").fit(lambda one: form_s(one, few), seconds[few], ridge=RIDGE)
+    numbers = form("auxiliary").fit(lambda one: form_s(one, few), seconds[few])
     entry = plain_entry(parts[0], numbers)
     if seconds.size >= FEWEST_AUXILIARY:
         trees = fit_correction(work["features"], form_s(numbers), seconds, **AUXILIARY)

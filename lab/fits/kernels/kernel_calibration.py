@@ -36,6 +36,12 @@ from simulators.kernels.tiling import Tile
 
 Numbers = Mapping[str, float]
 
+RIDGE = 0.1
+"""Usual weight of the start of a form's numbers, in rows."""
+
+MUCH_LESS = 0.9
+"""A later form is kept where its error is below this part of the first one's."""
+
 RANGE = 4.0
 """Without bounds of its own, a number stays within a factor of 55 of its start."""
 
@@ -53,7 +59,7 @@ class CalibrationForm:
         seconds_of: Callable[[dict[str, float]], Floats],
         measured_s: Floats,
         *,
-        ridge: float,
+        ridge: float = RIDGE,
         near: Numbers | None = None,
     ) -> dict[str, float]:
         """Return the fitted numbers. `ridge`: weight, in rows, of the start, or of `near`."""
@@ -281,12 +287,23 @@ def judged(
     return FittedEntry(parts[0].name, entry, rows, mape(predicted, measured))
 
 
+def best_form(
+    names: Sequence[str], rows: Rows, seconds_of: Callable[[dict[str, float]], Floats]
+) -> tuple[str, dict[str, float]]:
+    """Return the first form, or a later one with much less error, and its fitted numbers."""
+    fitted = [form(name).fit(seconds_of, rows.seconds) for name in names]
+    errors = [float(np.mean(np.abs(np.log(seconds_of(one) / rows.seconds)))) for one in fitted]
+    best = int(np.argmin(errors))
+    best = best if errors[best] < MUCH_LESS * errors[0] else 0
+    return names[best], fitted[best]
+
+
 def fit_plain(
     name: str,
     rows: Rows,
     form_seconds: Callable[[Any, Gpu, Numbers], Floats],
     *,
-    ridge: float,
+    ridge: float = RIDGE,
     fixed: Numbers | None = None,
 ) -> FittedEntry:
     """Return the entry of a kernel by a form alone, whose `fixed` numbers are not fitted."""

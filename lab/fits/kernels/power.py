@@ -1,16 +1,12 @@
 """Fit kernels' power to what GPUs' meters showed of kernels in loops, and predict such readings.
 
 First the settled draw, from kernels long enough for the meter to settle: a formula whose numbers
-transfer to other GPUs, then trees of shapes for the GPU itself. Then trees for what the meter
-shows of all kernels, short ones included.
+transfer to other GPUs, then trees of shapes for the GPU itself. Then trees from settled watts to
+what the meter shows of all kernels; only comparisons with such readings need them.
 
-Loops of the measured tables aim at 0.3 s for kernels below 0.1 ms and a second above, but stop
-after 3,000 launches; the meter is read ten times a second and shows a mean over the second before,
-and a row holds the mean of what was read (ai-dynamo/aiconfigurator, `collector/helper.py`). So even
-a second's loop shows in good part what the GPU did before: set-up, or the cases whose loops it
-ran last. Readings of short kernels say little else. Trees carry the settled watts of `energy.py` to
-what the meter shows, by shape and time. Only comparisons with such readings need this: bills follow
-settled watts.
+Loops of the measured tables take up to a second. The meter is read ten times a second and shows a
+mean over the second before, and a row holds the mean of the readings (ai-dynamo/aiconfigurator,
+`collector/helper.py`). So readings of short kernels show in good part what the GPU did before.
 """
 
 from __future__ import annotations
@@ -18,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from lab.fits.driver import Calibration, chosen, declared, rounded
 from lab.fits.kernels.kernel_calibration import fit_correction, form, tree_table
 from lab.fits.methods import grouped
-from lab.tables.rows import Rows, is_host_timed
+from lab.tables.rows import Rows, is_host_timed, mape
 from lab.tables.tensor_kernels import meter_name, read_power_rows
 from planning.calibrate.kernels import fit_named
 from simulators.catalog.gpu import Gpu, load_gpu
@@ -73,8 +70,8 @@ DRAW_ROWS, RIDGE = 1200, 100.0
 """Rows of each kernel and pair of formats, and the weight of the start, in rows; with more or less
 ridge the other GPU is predicted worse."""
 
-TREES, SHAPE_TREES, DEPTH = 120, 80, 4
-LEAN = 1.0
+TREES, SHAPE_TREES = 120, 80
+SETTINGS: dict[str, Any] = {"alpha": 1.0, "depth": 4, "lean": 1.0}
 """Relative errors have equal costs, as a reading depends on the start of its loop."""
 
 
@@ -94,13 +91,8 @@ def fit_draw(parts: Sequence[Rows], gpu: Gpu) -> PowerModel:
     kept = [name not in FORMATS or name in formats for name in numbers.start]
     names = [name for name in numbers.start if name not in FORMATS or name in formats]
 
-    def model(found: Mapping[str, float]) -> Floats:
-        draw = _draw(found)
-        watts = [modelled_w(draw, part.operator, gpu, part.seconds) for part in settled]
-        return np.concatenate(watts)
-
     found = fit_named(
-        model,
+        lambda numbers: _modelled_w(_draw(numbers), settled, gpu),
         names,
         np.log([numbers.start[name] for name in names]),
         np.concatenate([part.watts for part in settled]),
@@ -125,17 +117,13 @@ def _fit_trees(
     trees: int,
 ) -> Correction:
     """Return trees that map modelled watts to the readings of the meter."""
-    watts = [modelled_w(draw, part.operator, gpu, part.seconds) for part in parts]
     features = np.concatenate([features_of(part) for part in parts], axis=-1)
-    return fit_correction(
-        features,
-        np.concatenate(watts),
-        np.concatenate([part.watts for part in parts]),
-        alpha=1.0,
-        trees=trees,
-        depth=DEPTH,
-        lean=LEAN,
-    )
+    modelled, metered = _modelled_w(draw, parts, gpu), np.concatenate([p.watts for p in parts])
+    return fit_correction(features, modelled, metered, trees=trees, **SETTINGS)
+
+
+def _modelled_w(draw: PowerModel, parts: Sequence[Rows], gpu: Gpu) -> Floats:
+    return np.concatenate([modelled_w(draw, p.operator, gpu, p.seconds) for p in parts])
 
 
 def _draw(numbers: Mapping[str, float]) -> PowerModel:
@@ -164,13 +152,13 @@ def _fit_gpu(gpu: Gpu, parts: Sequence[Rows]) -> Calibration:
         correction = _fit_trees(
             fitted, draw, gpu, lambda p: meter_features(p.operator, p.seconds), TREES
         )
-        off = []
-        for part in some:
-            unseen = part.where(part.held_out)
-            settled = modelled_w(draw, unseen.operator, gpu, unseen.seconds)
-            read = reading_w(correction, unseen.operator, unseen.seconds, settled)
-            off.append(np.abs(read / unseen.watts - 1.0))
-        errors[name] = float(np.mean(np.concatenate(off)))
+        unseen = [part.where(part.held_out) for part in some]
+        settled = [modelled_w(draw, part.operator, gpu, part.seconds) for part in unseen]
+        shown = [
+            reading_w(correction, part.operator, part.seconds, watts)
+            for part, watts in zip(unseen, settled, strict=True)
+        ]
+        errors[name] = mape(np.concatenate(shown), np.concatenate([p.watts for p in unseen]))
         meters[name] = {
             "held_out_mape": round(errors[name], 4),
             **tree_table(correction, leaf_step=LEAF_STEP),
@@ -180,13 +168,8 @@ def _fit_gpu(gpu: Gpu, parts: Sequence[Rows]) -> Calibration:
         name=gpu.name,
         content={
             "name": gpu.name,
-            "draw": rounded(
-                {name: value for name, value in vars(draw).items() if name != "shapes"}, ".4g"
-            ),
-            "shapes": {
-                name: tree_table(correction, leaf_step=1e-3, digits=3)
-                for name, correction in shapes.items()
-            },
+            "draw": rounded({n: value for n, value in vars(draw).items() if n != "shapes"}, ".4g"),
+            "shapes": {n: tree_table(one, leaf_step=1e-3, digits=3) for n, one in shapes.items()},
             "meter": meters,
         },
         rows=sum(len(part) for part in seen),
