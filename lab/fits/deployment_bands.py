@@ -2,10 +2,9 @@
 
 Every deployment is predicted three times, its model on that GPU left out of the engine's constants:
 with the GPU's kernels as measured, hidden, and hidden with its whole architecture's. The scale of
-an error combines the engine's part and the interval of its passes by squares (`error_bands.py`).
-Engines' parts maximise the likelihood of a double exponential. The band ends where 90 % of errors
-on this scale are covered, groups (a model on a GPU under an engine) counting alike. Widths without
-each GPU are fitted too: claims judge a GPU by the others.
+an error combines the engine's part and the interval of its passes by squares. Engines' parts
+maximise the likelihood of a double exponential. The band covers 90 % of errors on this scale;
+groups (a model on a GPU under an engine) count alike. Claims judge a GPU by the others.
 
 An engine without measured deployments has the width that the same deployments show under a runtime
 that was fitted to none of them. Errors of 99th percentiles over means widen percentiles.
@@ -13,6 +12,7 @@ that was fitted to none of them. Errors of 99th percentiles over means widen per
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -98,12 +98,7 @@ def fit_deployment_bands(reference: Path, _only: Sequence[str]) -> Iterator[Cali
             errors += [_outside(one, metric, widths[one.row.framework]) for one in tested]
     for metric, ratio in tails(reference).items():
         content["tail"][metric] = {"ends": interval(ratio)}
-    whole = declared(
-        "deployment_bands",
-        content=content,
-        rows=len(seen),
-        errors=errors,
-    )
+    whole = declared("deployment_bands", content=content, rows=len(seen), errors=errors)
     yield whole
     yield replace(whole, file=LEFT_OUT / whole.file.name, content={"without": without})
 
@@ -157,16 +152,14 @@ def _predicted(
         ratio = {"tpot": row.tpot_s / metrics.tpot_mean_s, "ttft": row.ttft_s / metrics.ttft_mean_s}
         return PredictedDeployment(row, level, ratio, dict(table.reach))
 
-    return (one for _, one in _feasible(some, predict))
+    return _feasible(some, predict)
 
 
-def _feasible(rows: Iterable[Row], answer: Callable[[Row], Answer]) -> Iterator[tuple[Row, Answer]]:
-    """Yield the feasible rows with their results."""
+def _feasible(rows: Iterable[Row], answer: Callable[[Row], Answer]) -> Iterator[Answer]:
+    """Yield the results of the feasible rows."""
     for row in rows:
-        try:
-            yield row, answer(row)
-        except (Infeasible, UserError):
-            continue
+        with contextlib.suppress(Infeasible, UserError):
+            yield answer(row)
 
 
 def widths_of(
@@ -213,13 +206,12 @@ def _skew(off: Floats, groups: Sequence[tuple[str, str]]) -> float:
     skews = far[:, 1] - far[:, 0]
     if skews.size < 2:
         return 0.0
-    chance = 2.0 * float(np.std(skews, ddof=1)) / math.sqrt(skews.size)
-    mean = float(np.mean(skews))
-    return math.copysign(max(0.0, abs(mean) - chance), mean)
+    two_errors, mean = 2.0 * float(np.std(skews, ddof=1)) / math.sqrt(skews.size), skews.mean()
+    return math.copysign(max(0.0, abs(mean) - two_errors), mean)
 
 
 def _negative_log_likelihood(off: Floats, scales: Floats) -> float:
-    """Return the negative log-likelihood of a double exponential, per row, up to a constant."""
+    """Return that of a double exponential, per row, up to a constant."""
     return float(np.log(np.mean(np.abs(off) / scales)) + np.mean(np.log(scales)))
 
 
@@ -231,16 +223,15 @@ def _outside(one: PredictedDeployment, metric: str, width: Width) -> float:
 
 def tails(reference: Path) -> dict[str, Floats]:
     """Return measured over predicted ratios of the 99th percentile to the mean, by metric."""
-    cache, ratios = functools.cache(run_cache_without), []
+    cache = functools.cache(run_cache_without)
 
-    def run(block: ResultBlock) -> Any:
-        return run_of(block.point, cache=cache(block.point.runtime, block.group)).metrics()
-
-    for block, ours in _feasible(blocks(reference)[0], run):
+    def ratios(block: ResultBlock) -> Floats:
+        ours = run_of(block.point, cache=cache(block.point.runtime, block.group)).metrics()
         p99 = np.array([block.ttft_p99_s, block.tpot_p99_s], np.float64)
         mean = np.array([block.ttft_s, block.tpot_s], np.float64)
         our_p99 = np.array([ours.ttft_p99_s, ours.tpot_p99_s], np.float64)
         our_mean = np.array([ours.ttft_mean_s, ours.tpot_mean_s], np.float64)
-        ratios.append(p99 / mean * our_mean / our_p99)
-    columns = np.array(ratios).T
+        return np.asarray(p99 / mean * our_mean / our_p99, np.float64)
+
+    columns = np.array(list(_feasible(blocks(reference)[0], ratios))).T
     return {n: c[~np.isnan(c)] for n, c in zip(("ttft", "tpot"), columns, strict=True)}

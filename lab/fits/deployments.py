@@ -7,6 +7,7 @@ docs/explanation/deployments.md describes the fits of older releases and API ser
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,30 +15,17 @@ from typing import Any
 
 import numpy as np
 
+from lab.fits import methods
 from lab.fits.driver import Calibration, declared
 from lab.fits.engines import LEFT_OUT, PACES, SAME_CONSTANTS, by_replica
-from lab.fits.methods import (
-    Constant,
-    LeastSquares,
-    fit_by_group,
-    group_weights,
-    least_log_error,
-    quantile,
-)
 from lab.tables.deployments import PublicDeployment, silicon
 from lab.tables.published import online
 from lab.tables.result_blocks import ResultBlock, blocks
 from lab.tables.rows import Bools
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
-from simulators.composition.replica import (
-    FRAMEWORKS,
-    NARROW,
-    NOTHING,
-    WIDENED,
-    Runtime,
-    load_runtime,
-)
+from simulators.composition import replica
+from simulators.composition.replica import Runtime, load_runtime
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import Infeasible, UnknownNameError
 from simulators.core.fields import updated
@@ -60,11 +48,7 @@ BANDS = LEFT_OUT / "deployment_bands.toml"
 def runtime_without(name: str, group: str) -> Runtime:
     """Return a runtime with constants that were fitted without a group.
 
-    Raises:
-        UnknownNameError: no fit left this group out.
-
-    >>> runtime_without("vllm", "llama3_1_70b.h100_sxm").name
-    'vllm'
+    Raises UnknownNameError if no fit left this group out.
     """
     numbers = _numbers(name)
     if group not in numbers:
@@ -77,13 +61,8 @@ def runtime_without(name: str, group: str) -> Runtime:
 def run_cache_without(name: str, group: str, decode: str = "") -> RunCache:
     """Return a run cache whose runtime and API server were fitted without a group.
 
-    A group that no fit saw has the shipped constants. Factors of older releases were fitted without
-    the group's model.
-
-    Args:
-        name: the runtime.
-        group: a model on a GPU.
-        decode: decode kernel of an older release; empty: its default.
+    `group` is a model on a GPU; one that no fit saw has the shipped constants. Factors of older
+    releases were fitted without its model. `decode`: decode kernel of such a release, if not usual.
     """
     runtime = load_runtime(name)
     if runtime.like:
@@ -98,7 +77,6 @@ def run_cache_without(name: str, group: str, decode: str = "") -> RunCache:
 
 
 def _numbers(name: str) -> Mapping[str, Any]:
-    """Return the constants of a runtime without each group; empty if it was not fitted."""
     file = LEFT_OUT / "runtimes" / f"{SAME_CONSTANTS.get(name, name)}.toml"
     return _groups(file) if file.is_file() else {}
 
@@ -108,11 +86,8 @@ def older_run_cache(
 ) -> RunCache:
     """Return the run cache of an older engine release, fitted without a group.
 
-    Args:
-        like: the runtime of the current release.
-        group: a model on a GPU.
-        times: slowdown of kernels of a batch against the current release, by family.
-        kernels: frameworks whose kernels compete, by family.
+    `like` is the runtime of the current release, `times` the slowdown of batched kernels against it
+    by family, `kernels` the frameworks whose kernels compete.
     """
     today = load_runtime(like)
     if server := _server_without(today.framework, group):
@@ -150,7 +125,6 @@ def width_without(gpu: str, framework: str, metric: str) -> Width:
 
 
 def _groups(file: Path) -> Mapping[str, Any]:
-    """Return the constants without each group."""
     groups: Mapping[str, Any] = once(read_calibration, file)["without"]
     return groups
 
@@ -159,14 +133,14 @@ OLDER = {"vllm_0_13": "vllm", "sglang_0_5_8": "sglang"}
 """Runtimes of releases of 2025, and their engines."""
 
 EXPERTS = "experts"
-KINDS = EXPERTS, f"{NARROW}{EXPERTS}", f"{WIDENED}{EXPERTS}"
+KINDS = EXPERTS, f"{replica.NARROW}{EXPERTS}", f"{replica.WIDENED}{EXPERTS}"
 
-UNCHANGED = {"vllm": {f"{NARROW}{EXPERTS}.{chip}": 1.0 for chip in MARLIN_ARCHITECTURES}}
+UNCHANGED = {"vllm": {f"{replica.NARROW}{EXPERTS}.{chip}": 1.0 for chip in MARLIN_ARCHITECTURES}}
 """Marlin's four-bit kernels, by engine."""
 
 KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
     "sglang": {EXPERTS: ("sglang",)},
-    "vllm": {f"{EXPERTS}.ampere": ("sglang",), f"{NARROW}{EXPERTS}.ampere": ("vllm",)},
+    "vllm": {f"{EXPERTS}.ampere": ("sglang",), f"{replica.NARROW}{EXPERTS}.ampere": ("vllm",)},
 }
 """Expert kernels of older releases, where current ones run other kernels: `fused_moe` on
 Blackwell, and on Ampere, where vLLM's own were not measured."""
@@ -212,30 +186,17 @@ def fit_older_experts(reference: Path, _only: Sequence[str]) -> Iterator[Calibra
     found = factors(np.ones(models.size, bool))
     for name, engine in OLDER.items():
         like, same = LIKE.get(engine, engine), UNCHANGED.get(engine, {})
-        whole = declared(
-            "older_experts",
-            name=name,
-            content={
-                "runtime": {"like": like},
-                "batch_times": found | same,
-                "kernels": KERNELS[engine],
-            },
-            rows=int(is_measured.sum()),
-            errors=np.expm1(np.array(held_out)),
-        )
+        tables = {"batch_times": found | same, "kernels": KERNELS[engine]}
         left_out = {model: {"batch_times": one | same} for model, one in without.items()}
-        yield whole
-        yield replace(
-            whole, file=LEFT_OUT / "runtimes" / f"{name}.toml", content={"without": left_out}
-        )
+        evidence = {"rows": int(is_measured.sum()), "errors": np.expm1(np.array(held_out))}
+        content = {"runtime": {"like": like}, **tables}
+        yield declared("older_experts", name=name, content=content, **evidence)
+        file = LEFT_OUT / "runtimes" / f"{name}.toml"
+        yield declared("older_experts", file=file, content={"without": left_out}, **evidence)
 
 
 def shrunk(own: float, of_all: float, models: int) -> float:
-    """Return the factor of an architecture, shrunk towards the global one by one pseudo-model.
-
-    >>> [shrunk(4.0, 1.0, models) for models in (1, 3)]
-    [2.0, 2.8284271247461903]
-    """
+    """Return the factor of an architecture, shrunk towards the global one by one pseudo-model."""
     return float((own**models * of_all) ** (1.0 / (models + 1.0)))
 
 
@@ -248,7 +209,6 @@ def _is_measured(block: ResultBlock) -> bool:
 
 
 def _kind(block: ResultBlock) -> str:
-    """Return the kind of a result's experts."""
     how = precision(block.point.dtype)
     stored, multiplied = how.expert_weights or how.weights, how.expert_compute or how.compute
     if BYTES[stored] >= BYTES[multiplied]:
@@ -264,14 +224,11 @@ def _errors(results: Sequence[ResultBlock]) -> tuple[list[ResultBlock], Floats]:
     """
     rows, errors = [], []
     for block in results:
-        point = block.point
-        if not load_model(point.model).experts or point.speculation.method != NOTHING:
-            continue
-        try:
-            errors.append([_log_ratios(block, factor) for factor in TRIED])
-        except Infeasible:
-            continue
-        rows.append(block)
+        is_drafting = block.point.speculation.method != replica.NOTHING
+        if load_model(block.point.model).experts and not is_drafting:
+            with contextlib.suppress(Infeasible):
+                errors.append([_log_ratios(block, factor) for factor in TRIED])
+                rows.append(block)
     return rows, np.array(errors).transpose(1, 0, 2)
 
 
@@ -283,12 +240,11 @@ def _log_ratios(block: ResultBlock, factor: float) -> tuple[float, float]:
     cache = older_run_cache(like, block.group, dict.fromkeys(KINDS, factor), kernels)
     metrics = simulate(replace(block.point, runtime=like), cache)
     assert metrics.tpot_mean_s is not None
-    rates = metrics.tokens_per_s / block.tokens_per_s, metrics.tpot_mean_s / block.tpot_s
-    return float(np.log(rates[0])), float(np.log(rates[1]))
+    speed, tpot = metrics.tokens_per_s / block.tokens_per_s, metrics.tpot_mean_s / block.tpot_s
+    return float(np.log(speed)), float(np.log(tpot))
 
 
 def _best(error: Floats, models: np.ndarray) -> float:
-    """Return the factor with the least mean error."""
     _, index, count = np.unique(models, return_inverse=True, return_counts=True)
     weight = count[index] ** -0.5
     size = [float(weight @ np.abs(_at(error, step)).mean(axis=1)) for step in STEPS.tolist()]
@@ -299,8 +255,7 @@ def _at(error: Floats, factor: float) -> Floats:
     """Return the errors of rows under a factor, interpolated between simulated ones."""
     high = int(np.clip(np.searchsorted(TRIED, factor), 1, len(TRIED) - 1))
     share = (factor - TRIED[high - 1]) / (TRIED[high] - TRIED[high - 1])
-    found: Floats = error[high - 1] + share * (error[high] - error[high - 1])
-    return found
+    return np.asarray(error[high - 1] + share * (error[high] - error[high - 1]), np.float64)
 
 
 Numbers = tuple[float, float, float]  # as the fields of a Frontend
@@ -330,7 +285,7 @@ def fit_frontends(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
 
     numbers: dict[tuple[str, str], Numbers] = {}
     held_out_s = np.empty(framework.size)
-    for name in FRAMEWORKS:
+    for name in replica.FRAMEWORKS:
         own = framework == name
         numbers[name, ""] = fitted(own)
         for left_out in np.unique(group[own]).tolist():
@@ -344,7 +299,9 @@ def fit_frontends(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     for (name, left_out), found in numbers.items():
         others = (framework == name) & (group != left_out) & (model != left_out)
         widen = 1.0 + 1.0 / np.unique(group[others]).size
-        bands = {f"{m}_band": quantile(r[others], COVERED) ** widen for m, r in ratios.items()}
+        bands = {
+            f"{m}_band": methods.quantile(r[others], COVERED) ** widen for m, r in ratios.items()
+        }
         table = {**dict(zip(NUMBERS, found, strict=True)), **bands}
         tables.setdefault(left_out, {})[name] = table
     whole = declared(
@@ -354,7 +311,7 @@ def fit_frontends(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
         errors=1.0 / ratios["ttft"] - 1.0,
     )
     yield whole
-    yield replace(whole, file=LEFT_OUT / whole.file.name, content={"without": tables})
+    yield replace(whole, file=FRONTENDS, content={"without": tables})
 
 
 def _in_process(reference: Path) -> Iterator[Calibration]:
@@ -363,12 +320,14 @@ def _in_process(reference: Path) -> Iterator[Calibration]:
     [runtime] = {run.point.runtime for run in runs}
     alone = RunCache(process=lambda _: NO_SERVER)
     measured_s = np.array([run.ttft_s for run in runs])
-    found = fit_by_group(
-        LeastSquares(
+    found = methods.fit_by_group(
+        methods.LeastSquares(
             measured_s=measured_s,
             groups=[run.point.model for run in runs],
             fixed_s=np.array([simulate(run.point, alone).ttft_mean_s for run in runs]),
-            constants=[Constant("request_s", np.ones(len(runs)), mean=0.0, deviation=ANY_S)],
+            constants=[
+                methods.Constant("request_s", np.ones(len(runs)), mean=0.0, deviation=ANY_S)
+            ],
         )
     )
     without = {
@@ -381,7 +340,7 @@ def _in_process(reference: Path) -> Iterator[Calibration]:
         errors=found.held_out_s / measured_s - 1.0,
     )
     yield whole
-    yield replace(whole, file=LEFT_OUT / whole.file.name, content={"without": without})
+    yield replace(whole, file=IN_PROCESS, content={"without": without})
 
 
 def engines_alone(rows: Sequence[PublicDeployment]) -> tuple[Floats, Floats]:
@@ -405,17 +364,13 @@ def fit_frontend(
 ) -> Numbers:
     """Return seconds per request, seconds per prompt token, and iterations.
 
-    Args:
-        ttft_s: simulated, a row for each of `TOKENS_S`.
-        tpot_s: simulated.
-        measured_s: measured TTFT.
-        groups: a model on a GPU, of each row.
+    Simulated `ttft_s` has a row for each of `TOKENS_S`. `measured_s`: measured TTFT.
     """
-    weights = group_weights(groups)
+    weights = methods.group_weights(groups)
     found: list[tuple[float, Numbers]] = []
     design = np.stack([np.ones_like(measured_s), tpot_s], axis=-1)
     for token_s, engine_s in zip(TOKENS_S, ttft_s, strict=True):
-        request_s, iterations = least_log_error(
+        request_s, iterations = methods.least_log_error(
             design,
             engine_s,
             measured_s,
@@ -433,5 +388,5 @@ def fit_frontend(
 def frontend_s(ttft_s: Floats, tpot_s: Floats, numbers: Numbers) -> Floats:
     """Return TTFT behind an API server with given numbers."""
     request_s, token_s, iterations = numbers
-    engine_s: Floats = ttft_s[TOKENS_S.index(token_s)]
-    return engine_s + request_s + iterations * tpot_s
+    engine_s = ttft_s[TOKENS_S.index(token_s)]
+    return np.asarray(engine_s + request_s + iterations * tpot_s, np.float64)

@@ -2,10 +2,9 @@
 
 A device's weights are a least-squares fit to all its networks. The prior is of HELP's meta-train
 devices (Lee et al., "Hardware-adaptive efficient latency prediction for NAS via meta-learning",
-2021, learns across the same devices by gradients); the spread of a device's own is chosen by
-leaving out each device family and adapting to ten of its networks, as a user would. The posterior
-of one device is `planning.calibrate.edge`. Where the layers of programs are not known, the prior is
-over compiled programs on chips: a program is a model compiled for a runtime in a precision.
+2021); the spread of a device's own is chosen by leaving out each device family and adapting to ten
+of its networks (`planning.calibrate.edge`). Where the layers of programs are not known, the prior
+is over compiled programs on chips: a program is a model compiled for a runtime in a precision.
 """
 
 from __future__ import annotations
@@ -27,11 +26,8 @@ def learn(
 ) -> Prior:
     """Return the prior of a device's weights, from latencies of many networks on other devices.
 
-    Args:
-        features: a row per network.
-        seconds: of each device, in the order of the networks.
-        families: of each device; a family has the weight of one device.
-        own: further spread of the weights; chosen by leaving families out.
+    `features` has a row per network, `seconds` an array per device. Each family of devices has the
+    weight of one device. `own`: further spread of the weights.
     """
     centre, scale = features.mean(axis=0), features.std(axis=0)
     scale = np.where(scale > 0.0, scale, 1.0)
@@ -141,10 +137,8 @@ ROUNDS, STILL = 30, 1e-12
 def learn_programs(log_s: Floats, weights: Floats, labels: Sequence[Sequence[str]] = ()) -> Prior:
     """Return the prior of the programs' log latencies on a new chip.
 
-    Args:
-        log_s: a row per chip, a column per program; NaN where not measured.
-        weights: of each chip: its similarity to the new one.
-        labels: kinds of labels, each with a label per program.
+    `log_s` has a row per chip and a column per program, NaN where not measured. `weights`: each
+    chip's similarity to the new one. `labels`: kinds of labels, each with a label per program.
     """
     there = ~np.isnan(log_s)
     share = weights / weights.sum()
@@ -175,9 +169,5 @@ def _mean(values: Floats, there: np.ndarray, weights: Floats, axis: int) -> Floa
 
 
 def one_hot(programs: Sequence[int], count: int) -> Floats:
-    """Return the features of programs, given their numbers.
-
-    >>> one_hot([1], 3).tolist()
-    [[0.0, 1.0, 0.0]]
-    """
+    """Return the features of programs, given their numbers: a row of `count` zeros and a one."""
     return np.asarray(np.eye(count)[list(programs)], np.float64).reshape(-1, count)

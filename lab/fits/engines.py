@@ -33,7 +33,7 @@ from simulators.composition.adjustments import slowdown, throttled_s
 from simulators.composition.operator_prices import Row, family_of, tokens_of
 from simulators.composition.price import part_rows
 from simulators.composition.replica import Replica, Runtime, load_runtime, share_of_many
-from simulators.core.folder import PACKAGES, RUNTIMES, read_toml
+from simulators.core.folder import PACKAGES, read_toml
 from simulators.core.jit import Floats
 from simulators.serving.measured_deployments import Deployed
 from simulators.workload.llm.memory import weight_bytes
@@ -56,15 +56,10 @@ def by_replica(rows: Sequence[Deployed]) -> Mapping[tuple[object, ...], list[int
 
 def deployed_replica(row: Deployed, runtime: Runtime) -> Replica:
     """Return the replica of a deployment, under a runtime."""
-    return replica_of(
-        row.model,
-        row.gpu,
-        layout=row.layout,
-        dtype=row.dtype,
-        kv_dtype=row.kv_dtype,
-        runtime=runtime,
-        stream_interval=load_engine(row.framework).defaults.stream_interval,
-    )
+    names = ("model", "gpu", "layout", "dtype", "kv_dtype")
+    interval = load_engine(row.framework).defaults.stream_interval
+    fields = {name: getattr(row, name) for name in names}
+    return replica_of(**fields, runtime=runtime, stream_interval=interval)
 
 
 def steady_state(replica: Replica, loads: Sequence[Deployed]) -> list[tuple[Step, Floats]]:
@@ -167,12 +162,11 @@ def alike(name: str) -> list[str]:
 
 def bare(name: str) -> Runtime:
     """Return a runtime without gaps and host times."""
+    nothing: dict[str, Any] = dict.fromkeys(GAPS, 0.0)
     return Runtime(
         name=name,
         framework=framework_of(name),
-        layer_s=0.0,
-        host_s=0.0,
-        sequence_s=0.0,
+        **nothing,
         kernels=kernels_of(name),
         norms_in_sums=ENGINES[name].get("norms_in_sums", False),
         batch_times=batch_times_of(name),
@@ -211,7 +205,6 @@ def step_columns(replica: Replica, step: Step) -> Floats:
 
 
 def _columns_of(row: Row, replica: Replica, share: float) -> Iterator[tuple[str, Floats]]:
-    """Yield the columns of an operator, and its seconds in each."""
     seconds, operator = np.asarray(row.seconds, np.float64), row.operator
     if isinstance(operator, Collective):
         yield "messages", seconds
@@ -250,38 +243,29 @@ def constants_of(
 
     All engines share the gap of a kind of layer, except releases that have their own. An
     architecture without measured kernels has paces of transferred kernels.
-
-    Args:
-        columns: of every row.
-        replicas: of every row.
-        runtimes: of every row.
     """
     column = {name: columns[:, i] for i, name in enumerate(COLUMNS)}
     architecture = np.array([replica.gpu.architecture for replica in replicas])
     fabric = np.array([replica.cluster.fabric_of(replica.gpu) for replica in replicas])
-    framework, release = (
-        np.array([SAME_CONSTANTS.get(name, name) for name in runtimes]),
-        np.array(runtimes),
-    )
+    engine = np.array([SAME_CONSTANTS.get(name, name) for name in runtimes])
+    release = np.array(runtimes)
     for name in sorted(set(architecture)):
+        mine = {kind: seconds * (architecture == name) for kind, seconds in column.items()}
         for family in FAMILIES:
-            own, transferred = (
-                column[one] * (architecture == name) for one in (family, TRANSFERRED[family])
-            )
-            many = column[MANY[family]] * (architecture == name) if family in MANY else 0.0 * own
-            if own.any() or not transferred.any():
-                yield Constant(f"paces.{name}.{family}", own + transferred, *KERNELS_PACE)
-            else:
+            own, transferred = mine[family], mine[TRANSFERRED[family]]
+            many = mine[MANY[family]] if family in MANY else np.zeros_like(own)
+            if transferred.any() and not own.any():
                 yield Constant(f"transferred.{name}.{family}", transferred + many, *KERNELS_PACE)
                 continue
+            yield Constant(f"paces.{name}.{family}", own + transferred, *KERNELS_PACE)
             if family in MANY:
                 yield Constant(f"many.{name}.{family}", many, *MANY_PACE)
     for name in sorted(set(fabric)):
         taken = column["messages"] * (fabric == name)
         yield Constant(f"paces.{name}.messages", taken, *MESSAGES_PACE)
-    for name in sorted(set(framework.tolist())):
+    for name in sorted(set(engine.tolist())):
         for gap in GAPS:
-            yield Constant(f"{name}.{gap}", column[gap] * (framework == name), *PRIORS[gap])
+            yield Constant(f"{name}.{gap}", column[gap] * (engine == name), *PRIORS[gap])
     for kind in KINDS:
         apart = [name for name, facts in ENGINES.items() if kind in facts.get("own", ())]
         yield Constant(kind, column[kind] * ~np.isin(release, apart), *PRIORS[kind])
@@ -299,8 +283,7 @@ def runtime_table(name: str, value: Mapping[str, float]) -> dict[str, Any]:
     for constant, number in value.items():
         kind, *place = constant.split(".")
         if kind in PACES:
-            of_kind = table.setdefault(kind, {})
-            of_kind.setdefault(place[0], {})[place[1]] = number
+            table.setdefault(kind, {}).setdefault(place[0], {})[place[1]] = number
     return table
 
 
@@ -315,7 +298,6 @@ def left_out_table(name: str, value: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _host_of(name: str, value: Mapping[str, float]) -> dict[str, float]:
-    """Return the host times that a runtime shares with another; empty if it shares none."""
     whose = ENGINES[name].get("host")
     return {time: value[f"{whose}.{time}"] for time in HOST_TIMES} if whose else {}
 
@@ -351,30 +333,19 @@ def fit_engines(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
         named = {g for g, f in zip(groups, frameworks, strict=True) if framework_of(f) == whose}
         named |= {row.model for row in rows if row.framework == name}
         held_out = error[np.array(frameworks) == name]
-        whole = declared(
-            "engines",
-            file=LEFT_OUT / "runtimes" / f"{name}.toml",
-            content={
-                "without": {
-                    group: left_out_table(name, problem.named(without[group]))
-                    for group in sorted(named)
-                }
-            },
-            rows=held_out.size,
-            errors=held_out,
-        )
-        yield whole
+        tables = {g: left_out_table(name, problem.named(without[g])) for g in sorted(named)}
+        evidence = {"rows": held_out.size, "errors": held_out}
+        file = LEFT_OUT / "runtimes" / f"{name}.toml"
+        yield declared("engines", file=file, content={"without": tables}, **evidence)
         for one in (name, *alike(name)):
             content = runtime_table(one, problem.named(fitted.values))
             content["kernels"] = kernels_of(one)
             if slower := batch_times_of(one):
                 content["batch_times"] = slower
-            file = RUNTIMES.shipped / f"{one}.toml"
-            yield dataclasses.replace(whole, file=file, content=content)
+            yield declared("engines", name=one, content=content, **evidence)
 
 
 def _deployed_columns(rows: Sequence[Deployed]) -> tuple[Floats, list[Replica]]:
-    """Return the columns of a token, and the replica, of each row."""
     columns = np.zeros((len(rows), len(COLUMNS)))
     replicas: dict[int, Replica] = {}
     for indices in by_replica(rows).values():

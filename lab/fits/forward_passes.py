@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ import numpy as np
 
 from lab.fits.driver import Calibration, declared, rounded
 from lab.fits.methods import COVERED_SHARE, best_share, grouped, quantile
-from lab.tables.fp32 import GraphCase, depthwise_paces, read_cases, read_profiles, read_rows
+from lab.tables import fp32
 from lab.tables.passes import LAYER_GPUS, LayerRows, PassCase, layer_rows
 from lab.tables.passes import TABLES as PASS_TABLES
 from lab.tables.rows import Rows, read_records
@@ -175,17 +174,12 @@ def _covering(shares: Iterable[tuple[str, float]]) -> list[float]:
 
 def _configuration(same: Sequence[PassCase], runtime: Runtime) -> PassConfiguration:
     case = same[0]
-    replica = dataclasses.replace(case.replica, runtime=runtime)
+    replica = replace(case.replica, runtime=runtime)
     part = stage_of(replica.model, replica.layout, 0)
-    steps = [
-        {
-            family: term.times * half_width
-            for family, half_width in uncertainty.half_widths_of(
-                part_rows(replica, term.step, part)
-            ).items()
-        }
-        for term in case.terms
-    ]
+    steps = []
+    for term in case.terms:
+        widths = uncertainty.half_widths_of(part_rows(replica, term.step, part))
+        steps.append({family: term.times * width for family, width in widths.items()})
     return PassConfiguration(
         case=case,
         measured_s=float(np.mean([one.measured_s for one in same])),
@@ -211,7 +205,7 @@ ODD = "p4"
 class FittedGraph:
     """A measured case with its kernels priced."""
 
-    case: GraphCase
+    case: fp32.GraphCase
     priced: PricedLaunches
 
     @property
@@ -244,15 +238,16 @@ def fit_graphs(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     vendor. Rows whose forward pass shows fresh allocations count in their backward pass alone.
     """
     rows = priced_cases(reference)
-    framework = replace(fit_framework(rows), pace=depthwise_paces(read_profiles(reference)))
-    without = functools.cache(functools.partial(fit_without, rows))
+    framework = replace(
+        fit_framework(rows), pace=fp32.depthwise_paces(fp32.read_profiles(reference))
+    )
+    without = functools.cache(partial(fit_without, rows))
     yield declared(
         "graphs",
         content={
             "framework": {
-                "launch_s": rounded(framework.launch_s, ".3g"),
-                "pace": rounded(framework.pace, ".3f"),
-                "gradient": rounded(framework.gradient, ".3f"),
+                name: rounded(getattr(framework, name), style)
+                for name, style in (("launch_s", ".3g"), ("pace", ".3f"), ("gradient", ".3f"))
             }
         },
         rows=len(rows),
@@ -263,15 +258,13 @@ def fit_graphs(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
 
 def priced_cases(reference: Path) -> list[FittedGraph]:
     """Return the unfused cases of one GPU that can be fitted to."""
-    rows = read_rows(reference)[0]
+    rows = fp32.read_rows(reference)[0]
     drawn = {name: few_shot_profile(load_gpu(name), rows, seed=0) for name in NEW}
     return [
         FittedGraph(case, case.price(reference, drawn.get(case.gpu.name, BEST)))
-        for case in read_cases(reference)
-        if case.parallelism == "none"
-        and not case.is_fused
-        and case.has_graph
-        and case.gpu.name != ODD
+        for case in fp32.read_cases(reference)
+        if case.parallelism == "none" and case.has_graph
+        if not case.is_fused and case.gpu.name != ODD
     ]
 
 
@@ -295,11 +288,13 @@ def fit_framework(rows: Sequence[FittedGraph]) -> Framework:
         UserError: a phase has no row to fit to.
     """
     trained = [row for row in rows if row.case.is_training]
-    framework = Framework()
-    for vendor in sorted({row.case.gpu.vendor for row in trained}):
-        mine = [row for row in trained if row.case.gpu.vendor == vendor]
-        best = min(GRADIENTS, key=functools.partial(_phase_error, mine, BACKWARD, 0.0))
-        framework = replace(framework, gradient={**framework.gradient, vendor: best})
+    of_vendor = grouped(trained, lambda row: row.case.gpu.vendor)
+    framework = Framework(
+        gradient={
+            vendor: min(GRADIENTS, key=partial(_phase_error, of_vendor[vendor], BACKWARD, 0.0))
+            for vendor in sorted(of_vendor)
+        }
+    )
     judged = {
         INFERENCE: [row for row in rows if not row.case.is_training],
         FORWARD: [row for row in trained if not row.is_allocating],
@@ -311,7 +306,7 @@ def fit_framework(rows: Sequence[FittedGraph]) -> Framework:
     def error(phase: str, launch_s: float) -> float:
         return _phase_error(judged[phase], phase, launch_s, framework)
 
-    launch_s = {phase: min(LAUNCHES_S, key=functools.partial(error, phase)) for phase in judged}
+    launch_s = {phase: min(LAUNCHES_S, key=partial(error, phase)) for phase in judged}
     return replace(framework, launch_s=launch_s)
 
 

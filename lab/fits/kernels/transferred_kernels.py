@@ -26,24 +26,17 @@ from lab.tables import fused_kernels as fused_tables
 from lab.tables import tensor_kernels
 from lab.tables.rows import Floats, Rows
 from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.evidence import transfer as transfers
 from simulators.evidence.default_rates import identity_of
 from simulators.evidence.intervals import WIDEST, Band
 from simulators.evidence.lookup import FRAMEWORKS, sources, stamp
 from simulators.evidence.transfer import (
-    ALL,
-    ARCHITECTURE,
-    GENERATION,
     INSTRUCTIONS,
-    OTHER,
     OWN,
-    RELATIONS,
     SHEET,
-    VENDOR,
     Errors,
     TransferError,
     TransferKind,
-    can_substitute,
-    transfer_kinds,
 )
 from simulators.kernels.families import attention, auxiliary_kernels, experts
 from simulators.kernels.families.family import EIGHT_BITS, entry_from, multiplies_narrow, tables_of
@@ -112,14 +105,12 @@ def trials(reference: Path, gpus: Sequence[str] = GPUS) -> list[Trial]:
 
 
 def _thinned(parts: Iterable[Rows]) -> Iterator[Rows]:
-    """Yield some held-out rows of each kernel that has enough of them."""
     for part in parts:
         if np.count_nonzero(part.held_out) >= FEWEST_ROWS:
             yield part.where(part.held_out).thinned(TRIAL_ROWS)
 
 
 def _fused_trials(rows: Rows) -> Iterator[Trial]:
-    """Yield trials of fused kernels by each source, with trees and grids and without."""
     gpu = load_gpu(rows.gpu)
 
     def look(source: str, framework: str, dtype: str) -> Mapping[str, Any] | None:
@@ -140,7 +131,6 @@ def _fused_trials(rows: Rows) -> Iterator[Trial]:
 
 
 def _product_trials(rows: Rows) -> Iterator[Trial]:
-    """Yield trials of tensor-core products by each source, and by the data sheet alone."""
     gpu = load_gpu(rows.gpu)
     least_s = roofline_s(rows.operator, gpu)
     sheet_s = price(rows.operator, gpu, zero_shot_profile(identity_of(gpu))).latency_s
@@ -162,11 +152,13 @@ def _sources(
     wanted = rows.framework, gpu.architecture
     for source in sources(kind, gpu.name, gpu.architecture):
         for dtype, framework in product(formats, FRAMEWORKS):
-            if not can_substitute(framework, rows.framework, rows.kernel, gpu.architecture):
+            if not transfers.can_substitute(
+                framework, rows.framework, rows.kernel, gpu.architecture
+            ):
                 continue
             found = framework, source.architecture
             is_same = dtype == formats[0]
-            kinds = transfer_kinds(source.relation, rows.kernel, wanted, found, is_same)
+            kinds = transfers.transfer_kinds(source.relation, rows.kernel, wanted, found, is_same)
             if kinds[0].name == OWN:
                 continue
             if (numbers := look(source.gpu, framework, dtype)) is not None:
@@ -211,8 +203,7 @@ def fit_transferred_kernels(reference: Path, _only: Sequence[str]) -> Iterator[C
 
 
 def _table(cost: TransferError) -> dict[str, Any]:
-    numbers = {"error": cost.error, "lo": cost.lo, "hi": cost.hi}
-    return numbers if cost.whole else {**numbers, "whole": False}
+    return {name: value for name, value in vars(cost).items() if name != "whole" or not value}
 
 
 def costs_of(found: Sequence[Trial]) -> Errors:
@@ -225,7 +216,7 @@ def costs_of(found: Sequence[Trial]) -> Errors:
     every = _costs_by_kind(trial for trial in common if trial.transfer.name != SHEET)
     kernels = dict.fromkeys(trial.rows.kernel for trial in found)
     of_kernel = {k: _costs_by_kind(t for t in common if t.rows.kernel == k) for k in kernels}
-    costs = {ALL: _rising(every)}
+    costs = {transfers.ALL: _rising(every)}
     costs |= {kernel: _rising(every | some) for kernel, some in of_kernel.items()}
     for family, kernel in dict.fromkeys((trial.family, trial.rows.kernel) for trial in found):
         known = _costs_by_kind(trial for trial in found if trial.family == family)
@@ -243,12 +234,9 @@ def _rising(costs: Mapping[str, TransferError]) -> dict[str, TransferError]:
 
     Each error becomes the mean of the highest error of nearer kinds and the lowest of farther ones.
     """
-    kinds = {
-        transfer.name: transfer
-        for relation in RELATIONS
-        for transfer in (TransferKind(relation, f, p) for f in (True, False) for p in (True, False))
-        if transfer.name in costs
-    }
+    every = product(transfers.RELATIONS, (True, False), (True, False))
+    kinds = {kind.name: kind for kind in (TransferKind(*one) for one in every)}
+    kinds = {name: kind for name, kind in kinds.items() if name in costs}
     risen = dict(costs)
     for name, transfer in kinds.items():
         nearer = [costs[other].error for other, kind in kinds.items() if is_within(kind, transfer)]
@@ -263,7 +251,7 @@ def _cost(some: Sequence[Trial]) -> TransferError:
     Within an architecture trees and grids always transfer: its tiles and units are the same.
     """
     whole = _cost_of_pairs([trial for trial in some if trial.whole], whole=True)
-    if all(t.whole or t.transfer.relation in (OWN, ARCHITECTURE) for t in some):
+    if all(t.whole or t.transfer.relation in (OWN, transfers.ARCHITECTURE) for t in some):
         return whole
     plain = _cost_of_pairs([trial for trial in some if not trial.whole], whole=False)
     return plain if plain.error < MUCH_LESS * whole.error else whole
@@ -303,12 +291,15 @@ def is_within(one: TransferKind, other: TransferKind) -> bool:
 
     Beyond one generation a framework runs other kernels, so its name does not count.
     """
-    same_framework = other.same_framework and other.relation not in (VENDOR, OTHER)
+    same_framework = other.same_framework and other.relation not in (
+        transfers.VENDOR,
+        transfers.OTHER,
+    )
     ways = {one.relation, other.relation}
-    if INSTRUCTIONS in ways and ways & {GENERATION, VENDOR}:
+    if INSTRUCTIONS in ways and ways & {transfers.GENERATION, transfers.VENDOR}:
         return False
     return (
-        RELATIONS.index(one.relation) <= RELATIONS.index(other.relation)
+        transfers.RELATIONS.index(one.relation) <= transfers.RELATIONS.index(other.relation)
         and one.same_precision >= other.same_precision
         and one.same_framework >= same_framework
     )
