@@ -109,8 +109,8 @@ def _calibration(name: str, prompt: Ints, output: Ints, **fields: Any) -> Calibr
 
 
 def _quantiles(tokens: Ints, probability: Sequence[float]) -> Quantiles:
-    values = np.quantile(tokens, probability).round(1)
-    return Quantiles(tuple(np.round(probability, 4).tolist()), tuple(values.tolist()))
+    values = np.quantile(tokens, probability).round(1).tolist()
+    return Quantiles(tokens=tuple(values), probability=tuple(np.round(probability, 4).tolist()))
 
 
 def _quantile_table(table: Distribution) -> dict[str, Any]:
