@@ -51,7 +51,6 @@ def read_chakra(path: Path) -> tuple[Operator, ...]:
 
 @functools.cache
 def _message_classes() -> dict[str, Any]:
-    """Return the message classes of the schema."""
     from google.protobuf import descriptor_pb2, message_factory, text_format
 
     text = SCHEMA.read_text(encoding="utf-8")

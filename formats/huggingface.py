@@ -71,7 +71,6 @@ def graph_sheet_of_config(path: Path) -> Config:
 
 
 def _read(path: Path) -> Config:
-    """Return the content of a `config.json`."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -82,7 +81,6 @@ def _read(path: Path) -> Config:
 
 
 def _origin(config: Config, path: Path) -> dict[str, str]:
-    """Return the name of the model and the path of its config."""
     name = str(config.get("_name_or_path") or path.parent.name or path.stem)
     return {"name": name, "source": str(path)}
 

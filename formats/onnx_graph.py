@@ -138,7 +138,6 @@ class _Reader:
 
 
 def _shape_of(value: Any) -> Shape | None:
-    """Return a value's shape, or None if a dimension is unknown."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return None
@@ -147,7 +146,6 @@ def _shape_of(value: Any) -> Shape | None:
 
 
 def _attribute(node: Any, name: str, default: Any) -> Any:
-    """Return an attribute of a node: an integer or a list of integers."""
     for attribute in node.attribute:
         if attribute.name == name:
             return list(attribute.ints) or attribute.i

@@ -94,7 +94,6 @@ def _shrunk(ratios: Floats) -> float:
 
 
 def _left_out(ratios: Floats) -> Floats:
-    """Return the leave-one-out relative error of each row."""
     others = np.array([_shrunk(np.delete(ratios, i)) for i in range(ratios.size)])
     return np.expm1(others - ratios)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from planning.calibrate.measurements import Gain, read_table
+from planning.calibrate.measurements import Gain, latencies, read_table
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UserError
 from simulators.core.folder import once
@@ -141,7 +141,7 @@ def calibrate_device(name: str, measured: Path, space: str) -> tuple[list[Gain],
     """
     table = read_table(measured, (NETWORK, LATENCY))
     texts = [str(text) for text in table[NETWORK].to_pylist()]
-    seconds = np.array([_latency(value, measured) for value in table[LATENCY].to_pylist()])
+    seconds = latencies(table, LATENCY, str(measured))
     if len(texts) < FEWEST:
         raise UserError(f"{measured} has {len(texts)} networks; {FEWEST} are needed, 10 are better")
     rows, given = features(space, texts), prior(space)
@@ -171,16 +171,6 @@ def text_of(weights: Weights, space: str, about: Mapping[str, Any]) -> str:
         "noise": weights.noise,
     }
     return json.dumps(found, indent=1) + "\n"
-
-
-def _latency(value: object, measured: Path) -> float:
-    try:
-        seconds = float(str(value))
-    except ValueError:
-        seconds = np.nan
-    if not 0.0 < seconds < np.inf:
-        raise UserError(f"{measured}: column '{LATENCY}' holds {value!r}; write seconds above zero")
-    return seconds
 
 
 def _leave_one_out(

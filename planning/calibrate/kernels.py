@@ -103,7 +103,6 @@ def _gain(part: Timings, gpu: Gpu, prior: Profile, own: Path) -> Gain:
 
 
 def _write(gpu: Gpu, parts: Sequence[Timings], file: Path, measured: Path) -> None:
-    """Write the calibration of the improved classes."""
     peers = [other for other in measured_gpus() if other.name != gpu.name]
     before = profile = zero_shot_profile(replace(identity_of(gpu), name=gpu.name), among=peers)
     bands: dict[str, Band] = {}
@@ -132,7 +131,6 @@ def _write(gpu: Gpu, parts: Sequence[Timings], file: Path, measured: Path) -> No
 
 
 def _numbers(rates: Rates) -> dict[str, float]:
-    """Return the fitted numbers of a class."""
     names = [f.name for f in fields(rates) if f.name != "calibrated"]
     if isinstance(rates, GemmRates):
         names = list(FITTED_OF_PRODUCTS)

@@ -132,9 +132,7 @@ def read_timings(file: Path) -> list[Timings]:
         ones = np.ones(part.num_rows)
         known = part.column_names
         sizes = {n: column_numbers(part, n, str(file)) if n in known else ones for n in names}
-        seconds = column_numbers(part, "latency_us", str(file)) * 1e-6
-        if not np.all(np.isfinite(seconds) & (seconds > 0.0)):
-            raise UserError(f"{file}: `latency_us` of {label} must be above zero in every row")
+        seconds = latencies(part, "latency_us", str(file)) * 1e-6
         found.append(Timings(label, sizes, seconds))
     if not found:
         raise UserError(f"{file}: no fp32 operators; write operator names in the column `op`")
@@ -185,6 +183,14 @@ def column_numbers(table: pa.Table, name: str, title: str) -> Floats:
         raise UserError(
             f"{title}: column {name} contains values that are not numbers ({error})"
         ) from error
+
+
+def latencies(table: pa.Table, name: str, title: str) -> Floats:
+    """Return a column of measured times. Raises UserError unless all are numbers above zero."""
+    found = column_numbers(table, name, title)
+    if not np.all(np.isfinite(found) & (found > 0.0)):
+        raise UserError(f"{title}: `{name}` must be above zero in every row")
+    return found
 
 
 def relative_error(predicted: Floats, measured: Floats) -> float:

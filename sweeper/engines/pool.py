@@ -195,7 +195,6 @@ class WorkerPool(ABC):
         return self.workers
 
     def _grow(self, chunks: Chunks) -> None:
-        """Spawn workers if the capacity has grown."""
         if time.monotonic() - self._grown_at < _GROW_S:
             return
         self._grown_at = time.monotonic()
@@ -240,7 +239,6 @@ class WorkerPool(ABC):
             self._say(why)
 
     def _check_alive(self) -> None:
-        """Raise `UserError` if no worker is left."""
         if not self.workers:
             reasons = "\n".join(f"  {why}" for why in self._reports[-6:])
             raise UserError(

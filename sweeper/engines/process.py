@@ -98,7 +98,7 @@ class ChildProcess(Worker):
 
     def is_loaded(self) -> bool:
         """Return whether the task is loaded."""
-        answer = self.receive()
+        answer = self.poll()
         if isinstance(answer, UserError):
             raise answer
         return answer is not None
@@ -107,11 +107,6 @@ class ChildProcess(Worker):
         """Send a batch."""
         self.send("answer", batch)
 
-    def poll(self) -> list[Part] | UserError | None:
-        """Return the answer, None if there is none yet."""
-        found: list[Part] | UserError | None = self.receive()
-        return found
-
     def send(self, order: str, *arguments: Any) -> None:
         """Send an order; the loss of the child is noticed when its answer is awaited."""
         try:
@@ -119,7 +114,7 @@ class ChildProcess(Worker):
         except OSError:
             self.process.kill()
 
-    def receive(self, seconds: float = 0.0) -> Any:
+    def poll(self, seconds: float = 0.0) -> Any:
         """Return the next answer; None if there is none within `seconds`.
 
         Raises:
@@ -213,7 +208,7 @@ def probed(task: Task, asked: int, patience_s: float = PROBE_S) -> Estimate:
 
 def _await(child: ChildProcess, seconds: float) -> Any:
     """Return the next answer; raise it if it is an error, or `LostWorker` if there is none."""
-    answer = child.receive(seconds)
+    answer = child.poll(seconds)
     if isinstance(answer, UserError):
         raise answer
     if answer is None:

@@ -157,7 +157,6 @@ class Task:
 
 
 def _decoded(column: pa.Array) -> Any:
-    """Return a column, dictionary-encoded or not, as a numpy array."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     return column.to_numpy(zero_copy_only=False)
