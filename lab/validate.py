@@ -9,12 +9,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-from lab.claims import runner
-from lab.claims.claim import FOLDER
-from simulators.core.calibration import reference_folder
+from lab.claims.claim import ALL, FOLDER, TEST, run
 from simulators.core.checks import ERROR, Check
 from simulators.core.errors import UserError
 from sweeper.report import evidence
@@ -25,7 +22,7 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser("sweeper-lab validate", description=__doc__)
     parser.add_argument("claims", nargs="*", help=", ".join(FOLDER.names()))
     parser.add_argument("--reference", type=Path, help="folder of measured tables")
-    parser.add_argument("--rows", choices=(runner.TEST, runner.ALL), default=runner.TEST)
+    parser.add_argument("--rows", choices=(TEST, ALL), default=TEST)
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     parser.add_argument(
         "--write", action="store_true", help="store the checks of whole groups with the product"
@@ -35,7 +32,7 @@ def main(words: list[str]) -> int:
     )
     asked = parser.parse_args(words)
     names = asked.claims or FOLDER.names()
-    if asked.write and (asked.reference or asked.rows != runner.TEST):
+    if asked.write and (asked.reference or asked.rows != TEST):
         raise UserError("--write stores whole groups, on `test` rows of the reference tables")
     for name in names:
         FOLDER.find(name)
@@ -79,30 +76,3 @@ def _fields(check: Check) -> dict[str, object]:
     fields = dataclasses.asdict(check)
     optional = {name: fields.pop(name) for name in ("kind", "peer")}
     return fields | {n: v for n, v in optional.items() if v not in (ERROR, None)}
-
-
-def run(
-    name: str, reference: Path | None = None, rows: str = runner.TEST, *, details: bool = False
-) -> Iterator[Check]:
-    """Yield the checks of a group of claims as they are computed.
-
-    Raises:
-        UnknownNameError: there is no such group.
-        UserError: there is no folder of measured tables.
-    """
-    yield from runner.run(name, measured_tables(reference), rows, details=details)
-
-
-def measured_tables(reference: Path | None) -> Path:
-    """Return the folder of measured tables: the one given, else $SWEEPER_REFERENCE.
-
-    Raises:
-        UserError: there is none.
-    """
-    folder = reference or reference_folder()
-    if folder is None or not folder.is_dir():
-        raise UserError(
-            f"there is no measured data{f' in {reference}' if reference else ''}; name its folder "
-            "by --reference DIR or $SWEEPER_REFERENCE"
-        )
-    return folder

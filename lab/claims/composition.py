@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from lab.claims.predictions import columns, predict, together
+from lab.claims.claim import Cells, columns, figures, predict
 from lab.fits import forward_passes as fits
 from lab.fits.deployments import run_cache_without
 from lab.tables import fp32
@@ -42,8 +42,8 @@ from simulators.kernels.profile import Profile
 from simulators.serving.simulator import simulate
 from simulators.workload.precision import BYTES
 
-RANGES = {"decode": (1, 128), "small prompts": (129, 512), "prompts": (513, 1 << 20)}
-"""Least and most tokens of a layer."""
+RANGES, MOST_TOKENS = ("decode", "small prompts", "prompts"), (128, 512)
+"""Ranges of a layer's tokens, and the most tokens of all but the last."""
 
 DRAWS = 4
 PEER = "neusight"
@@ -54,49 +54,40 @@ Levels = Callable[[str], list[tuple[str, str | Profile]]]
 """Function from a GPU to the names and profiles of the evidence about its kernels."""
 
 
-def passes(reference: Path) -> pl.DataFrame:
-    """Return predicted and measured seconds of whole passes, by table."""
-    frames = []
+def passes(reference: Path) -> Iterator[Cells]:
+    """Yield predicted and measured seconds of whole passes, by table."""
     for table in TABLES:
-        runtime, cases = load_runtime(table.runtime), table.cases(reference)
-        frames.append(
-            columns(
-                predicted=np.array([case.predicted_s(runtime) for case in cases]),
-                measured=np.array([case.measured_s for case in cases]),
-                held_out=np.array([case.is_test for case in cases]),
-                label=[case.group for case in cases],
-                table=table.name,
-            )
-        )
-    return together(frames)
+        runtime = load_runtime(table.runtime)
+        for case in table.cases(reference):
+            yield {
+                "predicted": case.predicted_s(runtime),
+                "measured": case.measured_s,
+                "held_out": case.is_test,
+                "label": case.group,
+                "table": table.name,
+            }
 
 
-def layers(reference: Path) -> pl.DataFrame:
-    """Return the sum of one layer's operators and measured layers, by range of tokens."""
-    frames = []
+def layers(reference: Path) -> Iterator[pl.DataFrame]:
+    """Yield the sum of one layer's operators and measured layers, by range of tokens."""
     for one in layer_rows(reference):
         gpu = one.replica.gpu
         cells = {"gpu": gpu.name, "label": f"{one.model} tp{one.replica.layout.tp}"}
         times = {"predicted": one.predicted_s(slowdown(gpu)), "measured": one.measured_s}
-        frame = columns(**times, tokens=one.tokens, held_out=one.is_test, **cells)
-        for name, (low, high) in RANGES.items():
-            part = frame.filter(pl.col("tokens").is_between(low, high))
-            frames.append(part.with_columns(range=pl.lit(name)))
-    return together(frames)
+        range_of = np.array(RANGES)[np.searchsorted(MOST_TOKENS, one.tokens)]
+        yield columns(**times, range=range_of, held_out=one.is_test, **cells)
 
 
-def intervals(reference: Path) -> pl.DataFrame:
-    """Return configurations with intervals whose unexplained share is that of all other GPUs."""
+def intervals(reference: Path) -> Iterator[Cells]:
+    """Yield configurations with intervals whose unexplained share is that of all other GPUs."""
     known = fits.configurations(reference)
-    rows = []
     for gpu in dict.fromkeys(one.gpu for one in known):
         share = fits.shares([one for one in known if one.gpu != gpu])
         for one in known:
             if one.gpu == gpu and one.case.is_test and not isnan(share[one.is_known]):
                 lo, hi = one.interval_s(share[one.is_known])
                 cells = {"predicted": one.predicted_s, "measured": one.measured_s}
-                rows.append({"gpu": gpu, "lo": lo, "hi": hi, **cells})
-    return pl.DataFrame(rows)
+                yield {"gpu": gpu, "lo": lo, "hi": hi, **cells}
 
 
 def _constants(reference: Path) -> tuple[Callable[[str], Framework], Levels]:
@@ -157,16 +148,14 @@ def _labels(case: GraphCase) -> dict[str, Any]:
     }
 
 
-def four_gpus(reference: Path) -> pl.DataFrame:
-    """Return training steps on four GPUs under tensor, data or pipeline parallelism."""
+def four_gpus(reference: Path) -> Iterator[Cells]:
+    """Yield training steps on four GPUs under tensor, data or pipeline parallelism."""
     framework_without, levels_of = _constants(reference)
-    rows = []
     for case in fp32.read_cases(reference):
         if case.parallelism != "none":
             framework = framework_without(case.graph_name)
             draws = list(_parallel_s(reference, framework, levels_of, case))
-            rows.append({**_labels(case), "predicted": float(np.mean(draws))})
-    return pl.DataFrame(rows)
+            yield {**_labels(case), "predicted": float(np.mean(draws))}
 
 
 def _parallel_s(
@@ -204,41 +193,34 @@ def _parallel_s(
             yield busy_s + 2 * (ranks - 1) * message_s("send_recv", stream_bytes)
 
 
-def convolutional_networks(reference: Path) -> pl.DataFrame:
-    """Return sums of kernels of profiled networks that set no depthwise time."""
+def convolutional_networks(reference: Path) -> Iterator[Cells]:
+    """Yield sums of kernels of profiled networks that set no depthwise time."""
     profiles = fp32.read_profiles(reference)
     framework = Framework(pace=fp32.depthwise_paces(profiles))
-    return pl.DataFrame(
-        [
-            {"label": p.name, "predicted": p.predicted_s(framework), "measured": p.measured_s}
-            for p in profiles
-            if p.name != fp32.FITTED
-        ]
-    )
+    for p in profiles:
+        if p.name != fp32.FITTED:
+            times = {"predicted": p.predicted_s(framework), "measured": p.measured_s}
+            yield {**times, "label": p.name}
 
 
-def energy(reference: Path) -> pl.DataFrame:
-    """Return watts of all GPUs and joules per output token of every model that ML.ENERGY served."""
+def energy(reference: Path) -> Iterator[Cells]:
+    """Yield watts of all GPUs and joules per output token of every model that ML.ENERGY served."""
     known, unknown = served(reference)
     cache_of = functools.cache(run_cache_without)
 
-    def answer(row: ServedModel) -> list[dict[str, Any]]:
+    def answer(row: ServedModel) -> list[Cells]:
         gpus = row.point.tp * row.point.attention_dp * row.point.replicas
         metrics = simulate(row.point, cache_of(row.point.runtime, row.group))
         token_j = metrics.energy_j_per_token
         assert token_j is not None
         longer_s = 1.0 / row.tokens_per_s - 1.0 / metrics.tokens_per_s
         active_j = token_j + gpus * active_idle_w(load_gpu(row.point.gpu)) * longer_s
-        figures = {
+        pairs = {
             "watts": (token_j * metrics.tokens_per_s, row.watts * gpus),
             "joules": (token_j, row.token_j),
             "activity": (active_j, row.token_j),
         }
-        is_dense = load_model(row.point.model).experts == 0
-        return [
-            {"figure": figure, "is_dense": is_dense, "predicted": ours, "measured": theirs}
-            for figure, (ours, theirs) in figures.items()
-        ]
+        return figures("figure", pairs, is_dense=load_model(row.point.model).experts == 0)
 
-    skipped = [{"skipped": why} for why in Counter(unknown).elements()]
-    return pl.concat([predict(known, answer), pl.DataFrame(skipped)], how="diagonal_relaxed")
+    yield from ({"skipped": why} for why in Counter(unknown).elements())
+    yield from predict(known, answer)

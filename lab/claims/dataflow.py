@@ -7,14 +7,12 @@ exact) and with its default counting, which extrapolates; the latter is also imi
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from formats.timeloop import layer_of
-from lab.claims.predictions import predict
+from lab.claims.claim import Cells, predict
 from lab.parity.timeloop import Accesses, extrapolated
 from lab.tables.rows import Record, read_records
 from simulators.catalog.accelerator import Accelerator, accelerator_of
@@ -44,26 +42,24 @@ Lines = Mapping[tuple[str, str], Mapping[str, Any]]
 """Timeloop's counts, by level and tensor."""
 
 
-def gpu_dies(_reference: Path) -> pl.DataFrame:
-    """Return the area of each GPU die by a fit without it; a node's only die is left aside."""
+def gpu_dies(_reference: Path) -> Iterator[Cells]:
+    """Yield the area of each GPU die by a fit without it; a node's only die is left aside."""
     known = dies()
-    rows = []
     for die in known:
         others = [one for one in known if one is not die]
         if any(die.node == one.node for one in others):
             predicted = fitted(others).mm2(die)
-            rows.append({"label": die.name, "predicted": predicted, "measured": die.mm2})
-    return pl.DataFrame(rows)
+            yield {"label": die.name, "predicted": predicted, "measured": die.mm2}
 
 
-def counts(reference: Path) -> pl.DataFrame:
-    """Return whether counts, cycles or energy are equal, by mapping and comparison."""
+def counts(reference: Path) -> Iterator[Cells]:
+    """Yield whether counts, cycles or energy are equal, by mapping and comparison."""
     accelerators, problems = read_accelerators(reference), read_yaml(reference / PROBLEMS)
     wanted: dict[tuple[str, str], dict[tuple[str, str], Record]] = {}
     for line in read_records(reference / ACCESSES):
         wanted.setdefault((line.id, line.variant), {})[line.level, line.tensor] = line
 
-    def answer(row: Record) -> list[dict[str, Any]]:
+    def answer(row: Record) -> list[Cells]:
         accelerator, layer = accelerators[row.arch], problem_layer(problems, row.problem)
         mapping, default = (
             read_mapping(json.loads(row.mapping)),
@@ -111,13 +107,12 @@ def _is_equal(counts: Mapping[tuple[str, str], Accesses], wanted: Lines) -> bool
     return all(ours == tuple(wanted[at][key] for key in keys) for at, ours in counts.items())
 
 
-def mappings(reference: Path) -> pl.DataFrame:
-    """Return energy-delay products of our mappings beside the best of other mappers.
+def mappings(reference: Path) -> Iterator[Cells]:
+    """Yield energy-delay products of our mappings beside the best of other mappers.
 
     `gap`: upper bound of the share that a better mapping saves, over all architectures.
     """
     accelerators, problems = read_accelerators(reference), read_yaml(reference / PROBLEMS)
-    rows = []
     for row in read_records(reference / "dataflow/mapper_anchor.csv"):
         layer = problem_layer(problems, row.problem)
         best = {
@@ -132,8 +127,7 @@ def mappings(reference: Path) -> pl.DataFrame:
         )
         gap = max(one.gap for one in best.values())
         cells = {"label": f"{row.arch} {row.problem}", "ratio": ours / theirs, "gap": gap}
-        rows.append({**cells, "predicted": ours, "measured": theirs})
-    return pl.DataFrame(rows)
+        yield {**cells, "predicted": ours, "measured": theirs}
 
 
 def problem_layer(problems: Mapping[str, Any], name: str) -> Layer:

@@ -12,22 +12,21 @@ design lacks to the best one.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
 
-from lab.claims.predictions import columns, predict, together
+from lab.claims.claim import Cells, columns, figures, predict, together
 from lab.fits import deployment_bands
 from lab.fits.deployments import run_cache_without, width_without
 from lab.fits.engines import by_replica, deployed_replica
 from lab.tables.deployments import QWEN3_32B, QWEN3_32B_PEER, PublicDeployment, silicon
-from lab.tables.rows import Bools, Floats, evenly
+from lab.tables.records import is_gpu, is_model
+from lab.tables.rows import Bools, Floats, evenly, read_records
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.price import DEFAULT, usd_per_gpu_hours
 from simulators.composition.replica import load_runtime
@@ -69,45 +68,55 @@ class Decisions:
         """
         true, expected = self.worth(measured), self.worth(predicted)
         usable = which & ~np.isnan(true) & ~np.isnan(expected)
-        choices: dict[Hashable, dict[Hashable, list[int]]] = {}
-        for i in np.flatnonzero(usable).tolist():
-            choices.setdefault(self.of[i], {}).setdefault(self.designs[i], []).append(i)
-        found = []
-        for designs in choices.values():
-            best, hoped = (
-                np.array([values[loads].max() for loads in designs.values()])
-                for values in (true, expected)
-            )
-            kinds = {self.kinds[loads[0]] for loads in designs.values()} if self.kinds else ()
-            if len(designs) >= MIN_DESIGNS and best.any() and len(kinds) != 1:
-                chosen = best[int(np.argmax(hoped))] if hoped.any() else 0.0
-                found.append(1.0 - chosen / best.max())
-        return 100.0 * np.array(found, np.float64)
+        rows = pl.DataFrame(
+            {
+                "decision": list(map(str, self.of)),
+                "design": list(map(str, self.designs)),
+                "kind": self.kinds or list(map(str, range(len(true)))),
+                "best": true,
+                "hoped": expected,
+            }
+        )
+        designs = rows.filter(usable).group_by("decision", "design", maintain_order=True)
+        choices = designs.agg(pl.col("best", "hoped").max(), pl.col("kind").first())
+        chosen = pl.col("best").get(pl.col("hoped").arg_max()) * (pl.col("hoped") != 0.0).any()
+        is_decision = (pl.len() >= MIN_DESIGNS) & (pl.col("kind").n_unique() > 1)
+        regret = 100.0 * (1.0 - chosen / pl.col("best").max())
+        found = choices.group_by("decision", maintain_order=True).agg(
+            regret=regret, is_decision=is_decision & (pl.col("best") != 0.0).any()
+        )
+        return found.filter("is_decision")["regret"].to_numpy()
 
 
-def within_gpu(rows: Sequence[Deployed]) -> list[Decisions]:
-    """Return choices of framework, precision and layout for one load on one GPU, by throughput."""
-    loads = [(row.model, row.gpu, row.prompt, row.output, row.clients) for row in rows]
-    return [Decisions(loads, range(len(rows)), lambda times: throughput(rows, times))]
+def choices(rows: Sequence[Deployed]) -> dict[str, list[Decisions]]:
+    """Return choices among designs by what they are judged by.
 
-
-def across_gpus(rows: Sequence[Deployed], cost: Floats) -> list[Decisions]:
-    """Return choices of GPU, framework, precision and layout, one set per TPOT deadline.
-
-    `cost`: dollars or joules of each row's GPU per time; NaN where unknown.
+    On one GPU, the choice is of framework, precision and layout for one load, by throughput per
+    GPU. Across GPUs, the choice is also of the GPU, for one model and its lengths, one set per TPOT
+    deadline: by tokens per dollar of list prices, or per joule of the GPUs' power limits, since the
+    draw was not metered.
     """
+    loads = [(row.model, row.gpu, row.prompt, row.output, row.clients) for row in rows]
     lengths = [(row.model, row.prompt, row.output) for row in rows]
     designs = [(row.gpu, row.framework, row.dtype, row.layout) for row in rows]
+    gpus = [row.gpu for row in rows]
 
-    def worth(deadline_s: float, times: Times) -> Floats:
+    def worth(deadline_s: float, cost: Floats, times: Times) -> Floats:
         rate = throughput(rows, times) / cost
         return np.where(times[TPOT] > deadline_s, 0.0 * rate, rate)
 
-    gpus = [row.gpu for row in rows]
-    return [
-        Decisions(lengths, designs, functools.partial(worth, deadline_s), gpus)
-        for deadline_s in DEADLINES_S
-    ]
+    def across_gpus(cost: Floats) -> list[Decisions]:
+        worths = (functools.partial(worth, deadline_s, cost) for deadline_s in DEADLINES_S)
+        return [Decisions(lengths, designs, one, gpus) for one in worths]
+
+    tdp_w = np.array([load_gpu(gpu).tdp_w for gpu in gpus], np.float64)
+    return {
+        "on one GPU, throughput": [
+            Decisions(loads, range(len(rows)), functools.partial(throughput, rows))
+        ],
+        "across GPUs, tokens per dollar": across_gpus(usd_per_gpu_hours(gpus, DEFAULT)),
+        "across GPUs, tokens per joule": across_gpus(tdp_w),
+    }
 
 
 def regrets(
@@ -126,16 +135,6 @@ def throughput(rows: Sequence[Deployed], times: Times) -> Floats:
     return np.asarray(clients * output / answer_s / gpus, np.float64)
 
 
-def usd_per_hour(rows: Sequence[Deployed]) -> Floats:
-    """Return the list price of each row's GPU; NaN where there is none."""
-    return usd_per_gpu_hours([row.gpu for row in rows], DEFAULT)
-
-
-def power_limit_w(rows: Sequence[Deployed]) -> Floats:
-    """Return the power limit of each row's GPU; the draw was not metered."""
-    return np.array([load_gpu(row.gpu).tdp_w for row in rows], np.float64)
-
-
 def kind_pairs(
     alike: Sequence[Hashable], kinds: Sequence[str], ours: Floats, theirs: Floats
 ) -> tuple[Floats, Floats]:
@@ -149,18 +148,17 @@ def kind_pairs(
         ours: predicted values.
         theirs: measured values.
     """
-    groups: dict[Hashable, dict[str, list[int]]] = {}
-    for row, (key, kind) in enumerate(zip(alike, kinds, strict=True)):
-        if np.isfinite(ours[row]) and np.isfinite(theirs[row]):
-            groups.setdefault(key, {}).setdefault(kind, []).append(row)
-    logs = np.log(np.array([ours, theirs]))
-    ratios = [
-        np.exp(logs[:, group[b]].mean(axis=1) - logs[:, group[a]].mean(axis=1))
-        for group in groups.values()
-        for a, b in itertools.combinations(sorted(group), 2)
-    ]
-    pairs = np.array(ratios, np.float64).reshape(-1, 2)
-    return pairs[:, 0], pairs[:, 1]
+    rows = pl.DataFrame(
+        {"alike": list(map(str, alike)), "kind": kinds, "ours": ours, "theirs": theirs}
+    ).filter(pl.all_horizontal(pl.col("ours", "theirs").is_finite()))
+    logs = rows.group_by("alike", "kind", maintain_order=True).agg(
+        pl.col("ours", "theirs").log().mean()
+    )
+    pairs = logs.join(logs, on="alike", maintain_order="left").filter(
+        pl.col("kind") < pl.col("kind_right")
+    )
+    ratios = [(pairs[f"{name}_right"] - pairs[name]).exp() for name in ("ours", "theirs")]
+    return ratios[0].to_numpy(), ratios[1].to_numpy()
 
 
 @functools.lru_cache(maxsize=1)
@@ -175,7 +173,7 @@ def _predicted(
     """Return the feasible deployments, and a frame with a row for each metric of each."""
     cache_of = functools.cache(run_cache_without)
 
-    def answer(numbered: tuple[int, PublicDeployment]) -> list[dict[str, Any]]:
+    def answer(numbered: tuple[int, PublicDeployment]) -> list[Cells]:
         number, row = numbered
         metrics = simulate(point_of(row), cache_of(row.runtime, left_out(row)))
         if metrics.tpot_mean_s is None:
@@ -190,17 +188,15 @@ def _predicted(
             "is_kept": not row.excluded,
             "label": row.name,
         }
-        figures = {
-            TPOT: (metrics.tpot_mean_s, row.tpot_s, row.peer_tpot_s),
-            TTFT: (metrics.ttft_mean_s, row.ttft_s, row.peer_ttft_s),
+        pairs = {
+            TPOT: (metrics.tpot_mean_s, row.tpot_s),
+            TTFT: (metrics.ttft_mean_s, row.ttft_s),
         }
-        names = ("predicted", "measured", "peer")
-        return [
-            {**cells, "metric": metric, **dict(zip(names, values, strict=True))}
-            for metric, values in figures.items()
-        ]
+        peers = {TPOT: row.peer_tpot_s, TTFT: row.peer_ttft_s}
+        found = figures("metric", pairs, **cells)
+        return [{**one, "peer": peers[one["metric"]]} for one in found]
 
-    frame = predict(list(enumerate(rows)), answer)
+    frame = together(predict(enumerate(rows), answer))
     return [rows[number] for number in _of(frame, TPOT)["number"]], frame
 
 
@@ -255,34 +251,25 @@ def precisions(reference: Path) -> pl.DataFrame:
     return columns(predicted=predicted, measured=measured)
 
 
-def decisions(reference: Path) -> pl.DataFrame:
-    """Return regrets of choices by our predictions and by the other tool's, in percent.
+def decisions(reference: Path) -> Iterator[pl.DataFrame]:
+    """Yield regrets of choices by our predictions and by the other tool's, in percent.
 
-    On one GPU and load, the choice is among frameworks, precisions and layouts, by throughput per
-    GPU. Across GPUs the choice is for one model, its lengths and a TPOT deadline, by tokens per
-    dollar of list prices, or per joule of the GPUs' power limits.
+    `is_answered`: the choice is among the rows that the other tool answers.
     """
     rows, frame = _all(reference)
-    among = {
-        "deployments regret": within_gpu(rows),
-        "deployments regret across GPUs, per dollar,": across_gpus(rows, usd_per_hour(rows)),
-        "deployments regret across GPUs, per joule,": across_gpus(rows, power_limit_w(rows)),
-    }
-    figures = {
+    known = {
         name: {metric: _column(frame, metric, name) for metric in METRICS}
         for name in ("measured", "predicted", "peer")
     }
     kept = np.array([not row.excluded for row in rows])
-    answered = kept & ~np.isnan(figures["peer"][TPOT])
-    frames = []
-    for what, choices in among.items():
+    answered = kept & ~np.isnan(known["peer"][TPOT])
+    for what, among in choices(rows).items():
         ours, both, theirs = (
-            regrets(choices, figures["measured"], figures[name], which)
+            regrets(among, known["measured"], known[name], which)
             for name, which in (("predicted", kept), ("predicted", answered), ("peer", answered))
         )
-        frames.append(columns(what=what, predicted=ours))
-        frames.append(columns(what=f"{what} peer", predicted=both, peer=theirs))
-    return together(frames)
+        yield columns(what=what, is_answered=False, predicted=ours)
+        yield columns(what=what, is_answered=True, predicted=both, peer=theirs)
 
 
 def _column(frame: pl.DataFrame, metric: str, name: str) -> Floats:
@@ -290,14 +277,13 @@ def _column(frame: pl.DataFrame, metric: str, name: str) -> Floats:
     return _of(frame, metric)[name].cast(pl.Float64).to_numpy()
 
 
-def by_level(reference: Path) -> pl.DataFrame:
-    """Return TPOT and TTFT by evidence about the GPU's kernels, with intervals and deadlines.
+def by_level(reference: Path) -> Iterator[Cells]:
+    """Yield TPOT and TTFT by evidence about the GPU's kernels, with intervals and deadlines.
 
     Engine constants are fitted without the model on the GPU, the interval to other GPUs. `met_90`:
     whether the deadline is met that the prediction meets with a probability of 90 %.
     """
     levels = dict(zip(deployment_bands.KNOWN, LEVELS, strict=True))
-    rows = []
     for one in deployment_bands.predicted(reference):
         for metric in METRICS:
             name = metric.lower()
@@ -305,8 +291,23 @@ def by_level(reference: Path) -> pl.DataFrame:
                 one.pass_interval[name]
             )
             ratio = one.ratio[name]  # measured over predicted
-            cells = {"metric": metric, "level": levels[one.known], "gpu": one.row.gpu}
-            met_90 = ratio <= high ** -math.log10(2.0 * 0.1)
             values = {"predicted": 1.0, "measured": ratio, "lo": low, "hi": high}
-            rows.append({**cells, **values, "met_90": met_90})
-    return pl.DataFrame(rows)
+            cells = {"metric": metric, "level": levels[one.known], "gpu": one.row.gpu}
+            yield {**cells, **values, "met_90": ratio <= high ** -math.log10(2.0 * 0.1)}
+
+
+def unknown_names(
+    reference: Path, tables: Mapping[str, Sequence[str]], language_models: Sequence[str]
+) -> Iterator[Cells]:
+    """Yield whether the catalog lacks the model or the GPU of each measured deployment.
+
+    Args:
+        reference: the folder of measured tables.
+        tables: by table, the columns that name a model and a GPU.
+        language_models: beginnings of names of MLPerf's language models; others are left out.
+    """
+    for table, names in tables.items():
+        for record in read_records(reference / table, names):
+            model, gpu = (record[name] or "unnamed" for name in names)
+            if not table.startswith("mlperf/") or model.startswith(tuple(language_models)):
+                yield {"predicted": not (is_model(model) and is_gpu(gpu))}

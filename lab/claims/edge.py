@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from lab.claims.predictions import columns, together
+from lab.claims.claim import Cells, columns
 from lab.fits.edge import SAMPLES, drawn, learn_programs, mean_error, one_hot, unseen
 from lab.tables.edge import SPLITS, Latencies, System, ai_hub, family, latencies, tiny
 from lab.tables.rows import Floats
@@ -26,8 +26,8 @@ CHOICES: tuple[Choice, ...] = ((1.0, 1.0), (10.0, 3.0), (100.0, 10.0), (1000.0, 
 pair with the least error on the other devices, each left out in turn, is chosen."""
 
 
-def programs(reference: Path) -> pl.DataFrame:
-    """Return seconds of AI Hub's programs on a chip left out, ten of its models measured.
+def programs(reference: Path) -> Iterator[pl.DataFrame]:
+    """Yield seconds of AI Hub's programs on a chip left out, ten of its models measured.
 
     A model is several programs, by runtime and precision; all programs of ten models are measured.
     """
@@ -35,7 +35,6 @@ def programs(reference: Path) -> pl.DataFrame:
     model, _, precision, runtime = (list(names) for names in zip(*table.programs, strict=True))
     both = [f"{r} {p}" for r, p in zip(runtime, precision, strict=True)]
     models, features = np.array(model), one_hot(range(len(model)), len(model))
-    frames = []
     for number, chip in enumerate(table.chips):
         mine, others = table.log[number], np.delete(table.log, number, 0)
         labels = [both, runtime, precision, model]
@@ -49,25 +48,22 @@ def programs(reference: Path) -> pl.DataFrame:
             weights = adapt(learnt, features[samples], np.exp(mine[samples]))
             predicted, low, high = weights.seconds(features[rest])
             cells = {"chip": chip, "draw": draw, "lo": low, "hi": high}
-            frames.append(columns(predicted=predicted, measured=np.exp(mine[rest]), **cells))
-    return together(frames)
+            yield columns(predicted=predicted, measured=np.exp(mine[rest]), **cells)
 
 
-def benchmarks(reference: Path) -> pl.DataFrame:
-    """Return latency and energy of each benchmark of MLPerf Tiny, the device left out.
+def benchmarks(reference: Path) -> Iterator[Cells]:
+    """Yield latency and energy of each benchmark of MLPerf Tiny, the device left out.
 
     The other benchmarks of the device are measured. Submitters bring a runtime to the same four
     models, and a device under another runtime behaves as another device: devices under the same
     submitter's runtime, of the same round, are weighted most.
     """
-    rows = []
     for quantity, column in QUANTITIES.items():
         systems, table = tiny(reference, column)
         for device in dict.fromkeys(system.device for system in systems):
             choice = chosen(systems, table.log, device)
             for predicted, measured in left_out(systems, table.log, device, choice):
-                rows.append({"quantity": quantity, "predicted": predicted, "measured": measured})
-    return pl.DataFrame(rows)
+                yield {"quantity": quantity, "predicted": predicted, "measured": measured}
 
 
 def chosen(systems: Sequence[System], log: Floats, device: str) -> Choice:
@@ -122,12 +118,11 @@ def _weights(others: Sequence[System], system: System, choice: Choice) -> Floats
     return np.array(weights)
 
 
-def networks(reference: Path) -> pl.DataFrame:
-    """Return latencies of networks on new devices, ten of them measured: HELP's tables and split.
+def networks(reference: Path) -> Iterator[pl.DataFrame]:
+    """Yield latencies of networks on new devices, ten of them measured: HELP's tables and split.
 
     The baseline is a fit with the same features without other devices.
     """
-    frames = []
     for space, split in SPLITS.items():
         table, ours = latencies(reference, space), prior(space)
         scratch = _from_scratch(table, ours, split.known)
@@ -144,8 +139,7 @@ def networks(reference: Path) -> pl.DataFrame:
                 ends = {"lo": low[rest], "hi": high[rest], "baseline": baseline[rest]}
                 judged = np.isin(rest, unseen(table, device, samples))
                 times = {"predicted": predicted[rest], "measured": seconds[rest]}
-                frames.append(columns(**times, **ends, is_judged=judged, **cells))
-    return together(frames)
+                yield columns(**times, **ends, is_judged=judged, **cells)
 
 
 def _from_scratch(table: Latencies, ours: Prior, known: Sequence[str]) -> Prior:

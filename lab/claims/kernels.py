@@ -11,9 +11,10 @@ fit of decode attention or experts, so whole models and octaves of tokens are le
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from lab.claims.predictions import EMPTY, columns, together
+from lab.claims.claim import EMPTY, Cells, columns
 from lab.fits.kernels import fused_kernels as fused_fits
 from lab.fits.kernels.decode_attention import octaves_left_out
 from lab.fits.kernels.fp32_kernels import FEW_ROWS, SEEDS, few_shot_exercise
@@ -48,17 +49,10 @@ from simulators.kernels.simulator import Schedule, with_schedule
 from simulators.workload.operators import Gemm
 
 FAMILY_OF = {
-    "linear": "linear",
-    "bmm": "bmm",
-    "conv": "conv",
-    "softmax": "softmax + norm",
-    "layer_norm": "softmax + norm",
-    "binary": "elementwise",
-    "unary": "elementwise",
-    "pow": "elementwise",
-    "powu": "elementwise",
+    **dict.fromkeys(("softmax", "layer_norm"), "softmax + norm"),
+    **dict.fromkeys(("binary", "unary", "pow", "powu"), "elementwise"),
 }
-"""The family in which errors of an fp32 operator class are reported."""
+"""Families in which errors of fp32 operator classes are reported together."""
 
 TRANSFER_ROWS = (10, 50)
 """Numbers of rows of the target GPU that a transfer may use."""
@@ -72,23 +66,23 @@ MAX_PRODUCTS = 600
 SIMILAR = np.log(1.1)
 """Largest difference of log work, or log time, of two products that counts as equal."""
 
-CHUNK_BATCHES = {"prefill": "prefix chunks", "decode": "decodes of those tables"}
-EXPERT_FORMATS = {
-    "": ("bf16", "fp8"),
-    "narrow ": ("fp8_block", "fp4", "w4a8"),
-    "4-bit ": ("w4a16", "mxfp4"),
-}
-"""Formats of experts that are reported together; 4-bit weights are unpacked to 16 bits."""
+PROMPTS, BATCHES = ("prefill", "mla_prefill"), ("prefill", "decode", "mixed")
+"""Kinds of attention in tables of whole prompts, and in tables of chunks and mixed batches."""
 
 Turn = tuple[Floats, Floats]
 """Predicted and measured seconds of the rows that one turn leaves out."""
 
 
+def held_out(parts: Iterable[Rows]) -> Iterator[Rows]:
+    """Yield the held-out rows of each part that has some."""
+    return (part.where(part.held_out) for part in parts if part.held_out.any())
+
+
 def kernel_rows(part: Rows, predicted_s: Floats, **cells: Any) -> pl.DataFrame:
     """Return a frame of predicted and measured seconds with the labels of the rows."""
     labels = {"gpu": part.gpu, "framework": part.framework, "kernel": part.kernel}
-    cells = labels | {"dtype": part.dtype} | cells
-    return columns(predicted=predicted_s, measured=part.seconds, **cells)
+    cells = {"family": FAMILY_OF.get(part.kernel, part.kernel), "dtype": part.dtype} | cells
+    return columns(predicted=predicted_s, measured=part.seconds, **labels, **cells)
 
 
 def priced(part: Rows, answer: Priced, **cells: Any) -> pl.DataFrame:
@@ -113,17 +107,17 @@ def entry_for(part: Rows) -> Entry | None:
     return entry_of(gpu, profile, part.kernel, formats_of(part))
 
 
-def own_entry(part: Rows) -> Entry | None:
-    """Return the entry that was fitted to rows of this GPU and framework, if any."""
+def has_own_entry(part: Rows) -> bool:
+    """Return whether the entry of the rows was fitted to their own GPU and framework."""
     entry = entry_for(part)
-    is_own = entry is not None and entry.calibrated and entry.framework == part.framework
-    return entry if is_own else None
+    return entry is not None and entry.calibrated and entry.framework == part.framework
 
 
-def by_entry(part: Rows, entry: Entry, **cells: Any) -> pl.DataFrame:
+def by_entry(part: Rows, entry: Entry | None, **cells: Any) -> pl.DataFrame:
     """Return a frame of seconds by a calibration entry, with its interval, and measured seconds."""
     if not len(part):
         return pl.DataFrame(schema=EMPTY)
+    assert entry is not None, f"no calibration applies to {part.name}"
     predicted_s = fused_fits.predicted_s(part, load_gpu(part.gpu), entry)
     lo_s, hi_s = interval_s(entry.band, predicted_s)
     return kernel_rows(part, predicted_s, lo=lo_s, hi=hi_s, **cells)
@@ -131,43 +125,33 @@ def by_entry(part: Rows, entry: Entry, **cells: Any) -> pl.DataFrame:
 
 def in_turns(
     turns: Sequence[Turn], band: Callable[[Sequence[Turn]], Band], **cells: Any
-) -> pl.DataFrame:
-    """Return a frame of all turns; the interval of each turn is fitted to the other turns."""
-    frames = []
+) -> Iterator[pl.DataFrame]:
+    """Yield a frame of all turns; the interval of each turn is fitted to the other turns."""
     for number, (predicted_s, measured_s) in enumerate(turns):
         others = [*turns[:number], *turns[number + 1 :]]
         ends = interval_s(band(others), predicted_s) if others else (predicted_s, predicted_s)
         times = {"predicted": predicted_s, "measured": measured_s}
-        frames.append(columns(**times, lo=ends[0], hi=ends[1], **cells))
-    return together(frames)
+        yield columns(**times, lo=ends[0], hi=ends[1], **cells)
 
 
-def full(reference: Path) -> pl.DataFrame:
-    """Return held-out fp32 shapes of GPUs with a calibration."""
-    frames = []
-    for part in read_rows(reference)[0]:
-        gpu = load_gpu(part.gpu)
-        if profile_of(gpu).level == "full" and part.held_out.any():
-            rows = part.where(part.held_out)
-            answer = price_call(rows.operator, gpu, profile_of(gpu))
-            frames.append(priced(rows, answer, family=FAMILY_OF[part.kernel]))
-    return together(frames)
+def full(reference: Path) -> Iterator[pl.DataFrame]:
+    """Yield held-out fp32 shapes of GPUs with a calibration."""
+    for rows in held_out(read_rows(reference)[0]):
+        gpu = load_gpu(rows.gpu)
+        if profile_of(gpu).level == "full":
+            yield priced(rows, price_call(rows.operator, gpu, profile_of(gpu)))
 
 
-def data_sheet(reference: Path) -> pl.DataFrame:
-    """Return fp32 shapes of every GPU as if only its data sheet were known; baseline: roofline."""
-    frames = []
+def data_sheet(reference: Path) -> Iterator[pl.DataFrame]:
+    """Yield fp32 shapes of every GPU as if only its data sheet were known; baseline: roofline."""
     for part in read_rows(reference)[0]:
         gpu, rows = load_gpu(part.gpu), part.layers
         answer = price_call(rows.operator, gpu, zero_shot_profile(identity_of(gpu)))
-        roof_s = roofline_s(rows.operator, gpu)
-        frames.append(priced(rows, answer, family=FAMILY_OF[part.kernel], baseline=roof_s))
-    return together(frames)
+        yield priced(rows, answer, baseline=roofline_s(rows.operator, gpu))
 
 
-def few_rows(reference: Path) -> pl.DataFrame:
-    """Return the other fp32 shapes of every GPU, given ten rows of each operator, by draw."""
-    frames = []
+def few_rows(reference: Path) -> Iterator[pl.DataFrame]:
+    """Yield the other fp32 shapes of every GPU, given ten rows of each operator, by draw."""
     for part in read_rows(reference)[0]:
         if part.kernel == "conv":
             continue
@@ -177,20 +161,18 @@ def few_rows(reference: Path) -> pl.DataFrame:
         for draw in range(SEEDS):
             one = few_shot_exercise(rows, gpu, blank, FEW_ROWS, draw)
             lo_s, hi_s = interval_s(band_by_rows(rows.kernel, one.missed, others), one.predicted_s)
-            cells = {"gpu": rows.gpu, "family": FAMILY_OF[rows.kernel], "draw": draw}
-            times = {"predicted": one.predicted_s, "measured": one.measured_s}
-            frames.append(columns(**times, lo=lo_s, hi=hi_s, **cells))
-    return together(frames)
+            cells = {"gpu": gpu.name, "family": FAMILY_OF.get(rows.kernel, rows.kernel)}
+            times = {"predicted": one.predicted_s, "measured": one.measured_s, "draw": draw}
+            yield columns(**times, lo=lo_s, hi=hi_s, **cells)
 
 
-def transfer_pairs(reference: Path) -> pl.DataFrame:
-    """Return the mean error in percent of each ordered pair of GPUs, by class and rows known.
+def transfer_pairs(reference: Path) -> Iterator[Cells]:
+    """Yield the mean error in percent of each ordered pair of GPUs, by class and rows known.
 
     Times of one GPU are transferred to the other with its most informative rows, which leave the
     test. The baseline scales times by the ratio of bandwidths or of FLOP/s, whichever is better.
     """
     measured, _ = read_rows(reference)
-    records = []
     for kernel, count in itertools.product(("linear", "bmm"), TRANSFER_ROWS):
         gpus = {part.gpu: part.layers for part in measured if part.kernel == kernel}
         for source, target in itertools.permutations(gpus, 2):
@@ -209,20 +191,16 @@ def transfer_pairs(reference: Path) -> pl.DataFrame:
             ]
             ours, naive = 100.0 * mape(seconds, other.seconds[~known]), 100.0 * min(scaled)
             cells = {"kernel": kernel, "count": count, "label": f"{source} to {target}"}
-            records.append(
-                {**cells, "predicted": ours, "baseline": naive, "is_worse": ours >= naive}
-            )
-    return pl.DataFrame(records)
+            yield {**cells, "predicted": ours, "baseline": naive, "is_worse": ours >= naive}
 
 
-def tile_pairs(reference: Path) -> pl.DataFrame:
-    """Return predicted and measured ratios of times of two products of equal work, by GPU.
+def tile_pairs(reference: Path) -> Iterator[pl.DataFrame]:
+    """Yield predicted and measured ratios of times of two products of equal work, by GPU.
 
     Profiles name the tile of the kernel that ran and the number of parts it split `k` into. No fit
     has read those names, and the GPU's own rows are left out.
     """
     table = read_table(reference / TILED, TILE_COLUMNS, op="linear")
-    frames = []
     for (written,), rows in by_labels(table, "gpu"):
         name = catalog_name(written)
         if load_gpu(name).vendor != "nvidia":
@@ -240,8 +218,7 @@ def tile_pairs(reference: Path) -> pl.DataFrame:
             for values in (predicted_s, 1e-6 * column["latency_us"][some], np.prod(sizes, axis=0))
         )
         judged = (np.abs(np.log(work)) < SIMILAR) & (np.abs(np.log(measured)) > SIMILAR)
-        frames.append(columns(predicted=predicted[judged], measured=measured[judged], gpu=name))
-    return together(frames)
+        yield columns(predicted=predicted[judged], measured=measured[judged], gpu=name)
 
 
 def _seconds_of_tiles(name: str, sizes: Floats, tiles: np.ndarray) -> Floats:
@@ -256,189 +233,144 @@ def _seconds_of_tiles(name: str, sizes: Floats, tiles: np.ndarray) -> Floats:
     return predicted_s
 
 
-def products(reference: Path) -> pl.DataFrame:
-    """Return tensor-core products with held-out matrices, on GPUs with a calibration."""
+def products(reference: Path) -> Iterator[pl.DataFrame]:
+    """Yield tensor-core products with held-out matrices, on GPUs with a calibration."""
     known = {gpu: measured_rates(gpu) for gpu in calibrations("tensor")}
-    return together(
-        as_shipped(part.where(part.held_out))
-        for part in tensor.read_tensor_rows(reference, tensor.PRODUCERS)
-        if part.held_out.any()
-        and (part.framework, part.dtype) in known.get(load_gpu(part.gpu).name, {})
-    )
+    for rows in held_out(tensor.read_tensor_rows(reference, tensor.PRODUCERS)):
+        if (rows.framework, rows.dtype) in known.get(load_gpu(rows.gpu).name, {}):
+            yield as_shipped(rows)
 
 
-def transfers(reference: Path, pairs: Sequence[tuple[str, str]]) -> pl.DataFrame:
-    """Return held-out products of a GPU known by its data sheet and by one other GPU.
+def transfers(reference: Path, pairs: Sequence[tuple[str, str]]) -> Iterator[pl.DataFrame]:
+    """Yield held-out products of a GPU known by its data sheet and by one other GPU.
 
     `pairs`: the GPU whose calibration is used, and the GPU that is predicted.
     """
-    frames = []
-    parts = tensor.read_tensor_rows(reference, tensor.PRODUCERS)
-    for (source, target), part in itertools.product(pairs, parts):
-        if part.framework != DEFAULT_FRAMEWORK or part.gpu != target or not part.held_out.any():
-            continue
-        rates = measured_rates(source).get((part.framework, part.dtype))
-        if rates is not None:
-            rows, gpu = part.where(part.held_out), load_gpu(target)
+    parts = list(held_out(tensor.read_tensor_rows(reference, tensor.PRODUCERS)))
+    for (source, target), rows in itertools.product(pairs, parts):
+        rates = measured_rates(source).get((rows.framework, rows.dtype))
+        if rates is not None and (rows.framework, rows.gpu) == (DEFAULT_FRAMEWORK, target):
+            gpu = load_gpu(target)
             predicted_s = np.maximum(seconds_of(rows, rates, gpu), roofline_s(rows.operator, gpu))
-            frames.append(kernel_rows(rows, predicted_s, source=source))
-    return together(frames)
+            yield kernel_rows(rows, predicted_s, source=source)
 
 
-def in_layers(reference: Path) -> pl.DataFrame:
-    """Return products and pointwise chains that were timed inside an engine's layers.
+def in_layers(reference: Path) -> Iterator[pl.DataFrame]:
+    """Yield products and pointwise chains that were timed inside an engine's layers.
 
     Only held-out rows, except products of GPUs whose fit used no such layers.
     """
-    frames = []
     for gpu in tensor.LAYER_GPUS:
-        for part in tensor.read_layer_products(reference, gpu):
-            rows = part.where(part.held_out) if gpu in IN_LAYERS else part
-            frames.append(as_shipped(rows, name=f"{part.framework} {part.dtype} product in layers"))
-        frames += [
-            as_shipped(part.where(part.held_out), name=part.name)
-            for part in tensor.read_chain_rows(reference, gpu)
-        ]
-    return together(frames)
+        parts = tensor.read_layer_products(reference, gpu)
+        for rows in held_out(parts) if gpu in IN_LAYERS else parts:
+            yield as_shipped(rows, name=f"{rows.framework} {rows.dtype} product in layers")
+        for rows in held_out(tensor.read_chain_rows(reference, gpu)):
+            yield as_shipped(rows, name=rows.name)
 
 
-def auxiliary(reference: Path) -> pl.DataFrame:
-    """Return held-out shapes of auxiliary kernels that were calibrated on their own GPU."""
-    frames = []
+def auxiliary(reference: Path) -> Iterator[pl.DataFrame]:
+    """Yield held-out shapes of auxiliary kernels that were calibrated on their own GPU."""
     for gpu in tensor.AUXILIARY_GPUS:
-        by_kernel: dict[tuple[str, str], list[Rows]] = {}
-        for part in tensor.read_auxiliary_rows(reference, gpu):
-            if part.held_out.any():
-                rows = part.where(part.held_out)
-                by_kernel.setdefault((part.framework, part.kernel), []).append(rows)
-        for parts in by_kernel.values():
-            answers = [shipped_price(part) for part in parts]
-            if all(answer.calibrated for answer in answers):
-                for part, answer in zip(parts, answers, strict=True):
-                    frames.append(priced(part, answer, is_unseen=part.bucket >= BANDED))
-    return together(frames)
+        parts = list(held_out(tensor.read_auxiliary_rows(reference, gpu)))
+        answers = [shipped_price(part) for part in parts]
+        answered = list(zip(parts, answers, strict=True))
+        unknown = {(p.framework, p.kernel) for p, answer in answered if not answer.calibrated}
+        for part, answer in answered:
+            if (part.framework, part.kernel) not in unknown:
+                yield priced(part, answer, is_unseen=part.bucket >= BANDED)
 
 
-def prompts(reference: Path) -> pl.DataFrame:
-    """Return held-out prefills, chunks and mixed batches of GPUs and engines with a calibration.
+def attention(reference: Path) -> Iterator[pl.DataFrame]:
+    """Yield held-out prefills, chunks on a prefix, decodes of the same tables and mixed batches.
 
     `is_unseen`: neither the fit nor its interval has seen the row; `is_chunk`: the row is of the
-    tables of chunks and mixed batches.
+    tables of chunks and mixed batches; `is_own`: the calibration is of its GPU and framework. Whole
+    prompts are predicted by their own calibration, chunks by any that applies.
     """
-    return together(
-        by_entry(rows, entry, is_unseen=rows.bucket >= BANDED, is_chunk=is_chunk)
-        for kernel in ("prefill", "mla_prefill", "mixed")
-        for gpu in fused.GPUS
-        for is_chunk, read in ((False, fused.read_measured), (True, fused.read_chunks))
-        for part in read(reference, gpu, kernel)
-        if (entry := own_entry(part)) is not None and part.held_out.any()
-        for rows in [part.where(part.held_out)]
-    )
+    tables = ((fused.read_measured, PROMPTS, False), (fused.read_chunks, BATCHES, True))
+    gpus = dict.fromkeys((*fused.GPUS, *fused.CHUNK_GPUS, *fused.MIXED_GPUS))
+    for gpu, (read, kernels, is_chunk) in itertools.product(gpus, tables):
+        for rows in held_out(part for kernel in kernels for part in read(reference, gpu, kernel)):
+            is_own = has_own_entry(rows)
+            if is_own or is_chunk:
+                labels = {"is_own": is_own, "is_chunk": is_chunk, "batch": _batches(rows)}
+                yield by_entry(rows, entry_for(rows), is_unseen=rows.bucket >= BANDED, **labels)
 
 
-def batches(reference: Path) -> pl.DataFrame:
-    """Return held-out chunks on a prefix, decodes and mixed batches, by any applicable entry."""
-    frames = []
-    gpus = dict.fromkeys((*fused.CHUNK_GPUS, *fused.MIXED_GPUS))
-    for gpu, kernel in itertools.product(gpus, ("prefill", "decode", "mixed")):
-        for part in fused.read_chunks(reference, gpu, kernel):
-            rows = part.where(part.held_out)
-            if kernel != "mixed":
-                frames.append(_by_any(rows, CHUNK_BATCHES[kernel]))
-                continue
-            is_mixed = rows.sizes["decodes"] > 0
-            frames.append(_by_any(rows.where(is_mixed), "mixed batches"))
-            frames.append(_by_any(rows.where(~is_mixed), "prefix chunks as mixed batches"))
-    return together(frames)
+def _batches(rows: Rows) -> str | np.ndarray:
+    if rows.kernel == "mixed":
+        is_mixed = rows.sizes["decodes"] > 0
+        return np.where(is_mixed, "mixed batches", "prefix chunks as mixed batches")
+    return "decodes of those tables" if rows.kernel == "decode" else "prefix chunks"
 
 
-def expert_layers(reference: Path) -> pl.DataFrame:
-    """Return layers of experts of other tables: held-out rows where a fit used the table."""
-    frames = []
+def expert_layers(reference: Path) -> Iterator[pl.DataFrame]:
+    """Yield layers of experts of other tables: held-out rows where a fit used the table."""
     for gpu in dict.fromkeys((*fused.FRONTIER_GPUS, *fused.SERVING_GPUS)):
-        for part in fused.read_layers(reference, gpu):
-            rows = part.where(part.held_out) if gpu in fused.FRONTIER_GPUS else part
-            frames.append(_by_any(rows, "layers of experts"))
-    return together(frames)
+        parts = fused.read_layers(reference, gpu)
+        for rows in held_out(parts) if gpu in fused.FRONTIER_GPUS else parts:
+            yield by_entry(rows, entry_for(rows), batch="layers of experts")
 
 
-def _by_any(rows: Rows, batch: str) -> pl.DataFrame:
-    entry = entry_for(rows)
-    assert entry is not None, f"no calibration applies to {rows.name}"
-    return by_entry(rows, entry, batch=batch)
-
-
-def octaves(reference: Path) -> pl.DataFrame:
-    """Return decode attention, every third octave of pairs and of tokens left out in turn."""
+def octaves(reference: Path) -> Iterator[pl.DataFrame]:
+    """Yield decode attention, every third octave of pairs and of tokens left out in turn."""
 
     def band(turns: Sequence[Turn]) -> Band:
-        return band_of(*(np.concatenate(column) for column in zip(*turns, strict=True)))
+        return band_of(*map(np.concatenate, zip(*turns, strict=True)))
 
-    return together(
-        in_turns(octaves_left_out(part), band, gpu=gpu, framework=part.framework, kernel=kernel)
-        for kernel in ("decode", "mla_decode")
-        for gpu in fused.GPUS
-        for part in fused.read_measured(reference, gpu, kernel)
-        if own_entry(part) is not None
-    )
+    for kernel, gpu in itertools.product(("decode", "mla_decode"), fused.GPUS):
+        for part in fused.read_measured(reference, gpu, kernel):
+            if has_own_entry(part):
+                cells = {"gpu": gpu, "framework": part.framework, "kernel": kernel}
+                yield from in_turns(octaves_left_out(part), band, **cells)
 
 
-def experts(reference: Path) -> pl.DataFrame:
-    """Return layers of experts by split: models left out, also skewed, or octaves of tokens."""
-    frames = []
-    for gpu in fused.GPUS:
-        parts = fused.read_measured(reference, gpu, "experts")
-        for framework in dict.fromkeys(part.framework for part in parts):
-            mine = [part for part in parts if part.framework == framework]
-            for kind, formats in EXPERT_FORMATS.items():
-                labels = {"gpu": gpu, "framework": framework, "kind": kind}
-                frames += [
-                    frame.with_columns(
-                        split=pl.lit(split), **{n: pl.lit(v) for n, v in labels.items()}
-                    )
-                    for dtype in formats
-                    for split, frame in _experts_left_out(mine, dtype)
-                ]
-    return together(frames)
+def experts(reference: Path, kinds: Mapping[str, str]) -> Iterator[pl.DataFrame]:
+    """Yield layers of experts by split: models left out, also skewed, or octaves of tokens.
 
-
-def _experts_left_out(parts: Sequence[Rows], dtype: str) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Yield the rows of a format that a fit has not seen, by the split."""
-    balanced = [part for part in parts if part.dtype == dtype and not part.variant]
+    `kinds`: by format of the experts, the name under which formats are reported together.
+    """
     few = fused_fits.FEWEST_MODELS
-    if not balanced or np.unique(fused.models_of(balanced[0])).size < few:
-        return
-    drawn = balanced[0].drawn(fused_fits.LEFT_OUT_ROWS)
-    skewed = [p.drawn(fused_fits.LEFT_OUT_ROWS) for p in parts if p.dtype == dtype and p.variant]
+    for gpu in fused.GPUS:
+        parts = [p for p in fused.read_measured(reference, gpu, "experts") if p.dtype in kinds]
+        for balanced in parts:
+            if not balanced.variant and np.unique(fused.models_of(balanced)).size >= few:
+                skewed = [p for p in parts if p.variant and p.name == balanced.name]
+                yield from _experts_left_out(balanced, skewed, kind=kinds[balanced.dtype])
+
+
+def _experts_left_out(
+    balanced: Rows, skewed: Sequence[Rows], **cells: Any
+) -> Iterator[pl.DataFrame]:
+    """Yield the rows of a format that a fit has not seen, by the split."""
+    drawn, *others = (part.drawn(fused_fits.LEFT_OUT_ROWS) for part in (balanced, *skewed))
+    cells |= {"gpu": balanced.gpu, "framework": balanced.framework}
     turns = []
     for aside, entry in fused_fits.left_out(drawn, fused.models_of):
         predicted_s = fused_fits.predicted_s(aside, load_gpu(aside.gpu), entry)
         turns.append((predicted_s, aside.seconds))
-        for part in skewed:
+        for part in others:
             same = part.where(fused.models_of(part) == fused.models_of(aside)[0])
-            yield "model left out, skewed", by_entry(same, entry)
-    yield "model left out", in_turns(turns, fused_fits.band_of_groups)
+            yield by_entry(same, entry, split="model left out, skewed", **cells)
+    yield from in_turns(turns, fused_fits.band_of_groups, split="model left out", **cells)
     for aside, entry in fused_fits.left_out(drawn, fused.octaves_of):
-        yield "octave left out", by_entry(aside, entry)
+        yield by_entry(aside, entry, split="octave left out", **cells)
 
 
-def _source_architecture(trial: Trial) -> str:
-    return SHEET if trial.source == SHEET else load_gpu(trial.source).architecture
+def _architecture(gpu: str, _framework: str) -> str:
+    return gpu if gpu == SHEET else load_gpu(gpu).architecture
 
 
-LEFT_OUT: Mapping[str, tuple[Callable[[Trial], Hashable], Callable[[Trial], Hashable]]] = {
-    "GPU": (lambda trial: trial.rows.gpu, lambda trial: trial.source),
-    "architecture": (lambda trial: load_gpu(trial.rows.gpu).architecture, _source_architecture),
-    "framework on a GPU": (
-        lambda trial: (trial.rows.gpu, trial.rows.framework),
-        lambda trial: (trial.source, trial.source_framework),
-    ),
+LEFT_OUT: Mapping[str, Callable[[str, str], Hashable]] = {
+    "GPU": lambda gpu, _: gpu,
+    "architecture": _architecture,
+    "framework on a GPU": lambda gpu, framework: (gpu, framework),
 }
-"""What is left out together: the group of a priced kernel, and the group of a source."""
+"""What is left out together: functions from GPU and framework to a group."""
 
 
-def transferred(reference: Path) -> pl.DataFrame:
-    """Return kernels priced from other GPUs, by what is left out.
+def transferred(reference: Path) -> Iterator[pl.DataFrame]:
+    """Yield kernels priced from other GPUs, by what is left out.
 
     The left-out group is hidden from the errors of transfers and from their sources; then the
     lookup chooses a source as it does in use.
@@ -447,23 +379,22 @@ def transferred(reference: Path) -> pl.DataFrame:
     cases: dict[Hashable, list[Trial]] = {}
     for trial in found:
         cases.setdefault(trial.case, []).append(trial)
-    frames = []
-    for name, (group_of, source_group_of) in LEFT_OUT.items():
-        known: dict[Hashable, Errors] = {}
-        for some in cases.values():
-            group = group_of(some[0])
-            if group not in known:
-                known[group] = costs_of(
-                    [t for t in found if group not in (group_of(t), source_group_of(t))]
-                )
-            left = [trial for trial in some if source_group_of(trial) != group]
-            if left:
-                trial, (lo_s, hi_s) = _chosen(left, known[group])
-                kernel = trial.family if trial.rows.kernel == "gemm" else trial.rows.kernel
-                labels = {"case": " ".join(trial.case), "kernel": kernel, "left_out": name}
-                times = {"predicted": trial.predicted_s, "measured": trial.rows.seconds}
-                frames.append(columns(**times, lo=lo_s, hi=hi_s, **labels))
-    return together(frames)
+
+    @functools.cache
+    def costs_without(name: str, out: Hashable) -> Errors:
+        of = LEFT_OUT[name]
+        groups = [(of(*t.case[:2]), of(t.source, t.source_framework)) for t in found]
+        return costs_of([t for t, some in zip(found, groups, strict=True) if out not in some])
+
+    for (name, group_of), some in itertools.product(LEFT_OUT.items(), cases.values()):
+        out = group_of(*some[0].case[:2])
+        left = [trial for trial in some if group_of(trial.source, trial.source_framework) != out]
+        if left:
+            trial, (lo_s, hi_s) = _chosen(left, costs_without(name, out))
+            kernel = trial.family if trial.rows.kernel == "gemm" else trial.rows.kernel
+            labels = {"case": " ".join(trial.case), "kernel": kernel, "left_out": name}
+            times = {"predicted": trial.predicted_s, "measured": trial.rows.seconds}
+            yield columns(**times, lo=lo_s, hi=hi_s, **labels)
 
 
 def _chosen(some: Sequence[Trial], costs: Errors) -> tuple[Trial, tuple[Floats, Floats]]:
@@ -486,28 +417,23 @@ def _chosen(some: Sequence[Trial], costs: Errors) -> tuple[Trial, tuple[Floats, 
     return best, interval_s(cost(best).widened(best.band), best.predicted_s)
 
 
-def readings(reference: Path) -> pl.DataFrame:
-    """Return predicted and metered watts or joules of held-out shapes, by figure, GPU and table.
+def readings(reference: Path) -> Iterator[pl.DataFrame]:
+    """Yield predicted and metered watts or joules of held-out shapes, by figure, GPU and table.
 
     Figures. "watts": the meter's reading of a loop of kernels. "settled draw": kernels long enough
     for the meter, by the GPU's own numbers or ("GPU left out") those of the other metered GPU.
     "joules from the shape alone": time and watts of products are both predicted.
     """
-    frames = []
-    for part in tensor.read_power_rows(reference):
-        rows = part.where(part.held_out)
-        if is_host_timed(rows) or not len(rows):
+    for part in held_out(tensor.read_power_rows(reference)):
+        if is_host_timed(part):
             continue
-        gpu, labels = (
-            load_gpu(part.gpu),
-            {"gpu": part.gpu, "table": tensor.POWER_TABLES[part.kernel]},
-        )
-        shown_w = energy.power_w(rows.operator, gpu, rows.seconds)
+        gpu = load_gpu(part.gpu)
+        shown_w = energy.power_w(part.operator, gpu, part.seconds)
         meter = meter_of(gpu, tensor.meter_name(part))
         if meter is not None:
-            shown_w = reading_w(meter, rows.operator, rows.seconds, shown_w)
-        figures = {"watts": (shown_w, rows.watts)}
-        long = rows.where(rows.seconds >= SETTLED_S)
+            shown_w = reading_w(meter, part.operator, part.seconds, shown_w)
+        figures = {"watts": (shown_w, part.watts)}
+        long = part.where(part.seconds >= SETTLED_S)
         if len(long):
             draw_w = energy.power_w(long.operator, gpu, long.seconds)
             [other] = [metered for metered in calibrations("power") if metered != part.gpu]
@@ -518,8 +444,6 @@ def readings(reference: Path) -> pl.DataFrame:
             if part.kernel == "gemm":
                 ours_j = energy.energy_j(long.operator, gpu, shipped_price(long).latency_s)
                 figures["joules from the shape alone"] = (ours_j, long.watts * long.seconds)
-        frames += [
-            columns(predicted=ours, measured=theirs, figure=figure, **labels)
-            for figure, (ours, theirs) in figures.items()
-        ]
-    return together(frames)
+        labels = {"gpu": part.gpu, "table": tensor.POWER_TABLES[part.kernel]}
+        for figure, (ours, theirs) in figures.items():
+            yield columns(predicted=ours, measured=theirs, figure=figure, **labels)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from lab.claims.predictions import predict
+from lab.claims.claim import Cells, figures, predict, together
 from lab.fits.deployments import online_run_cache_without, run_cache_without, runtime_without
 from lab.fits.engines import numbers_of, static_columns
 from lab.parity.vidur import layers_and_gqa, vidur_price, vidur_table
@@ -78,78 +78,65 @@ VIDUR_TIMES = {
 }
 
 
-def offline_runs(reference: Path) -> pl.DataFrame:
-    """Return throughputs of TensorRT-LLM with all requests queued at once."""
+def offline_runs(reference: Path) -> Iterator[Cells]:
+    """Yield throughputs of TensorRT-LLM with all requests queued at once."""
     cache_of = functools.cache(run_cache_without)
 
-    def answer(run: PublishedRun) -> dict[str, Any]:
+    def answer(run: PublishedRun) -> Cells:
         metrics = simulate(run.point, cache_of(run.point.runtime, run.group))
-        return {"predicted": metrics.tokens_per_s, "measured": run.tokens_per_s}
+        cells = {"kind": "dense" if run.is_dense else "experts", "label": run.group}
+        return {**cells, "predicted": metrics.tokens_per_s, "measured": run.tokens_per_s}
 
-    return predict(
-        published.offline(reference),
-        answer,
-        lambda run: {"kind": "dense" if run.is_dense else "experts", "label": run.group},
-    )
+    return predict(published.offline(reference), answer)
 
 
-def online_runs(reference: Path) -> pl.DataFrame:
-    """Return times and throughputs of TensorRT-LLM 0.14 in an open loop.
+def online_runs(reference: Path) -> Iterator[Cells]:
+    """Yield times and throughputs of TensorRT-LLM 0.14 in an open loop.
 
     The time to hand over a request was fitted to the other of two models.
     """
     cache_of = functools.cache(online_run_cache_without)
 
-    def answer(run: OnlineRun) -> list[dict[str, Any]]:
+    def answer(run: OnlineRun) -> list[Cells]:
         metrics = simulate(run.point, cache_of(run.point.model))
-        figures = {
+        pairs = {
             "TTFT": (metrics.ttft_mean_s, run.ttft_s),
             "TPOT": (metrics.tpot_mean_s, run.tpot_s),
             "throughput": (metrics.tokens_per_s, run.tokens_per_s),
         }
-        return [{"metric": m, "predicted": p, "measured": t} for m, (p, t) in figures.items()]
+        return figures("metric", pairs, load="below saturation" if run.keeps_up else "saturated")
 
-    return predict(
-        published.online(reference),
-        answer,
-        lambda run: {"load": "below saturation" if run.keeps_up else "saturated"},
-    )
+    return predict(published.online(reference), answer)
 
 
-def static_batches(reference: Path) -> pl.DataFrame:
-    """Return seconds of static batches of an older engine: measured relative to predicted."""
+def static_batches(reference: Path) -> Iterator[Cells]:
+    """Yield seconds of static batches of an older engine: measured relative to predicted."""
 
-    def answer(row: StaticBatch) -> dict[str, Any]:
+    def answer(row: StaticBatch) -> Cells:
         cells, [replica] = static_columns([row])
         columns_s = numbers_of(runtime_without(SESSION, row.group), replica)
+        kind = "experts" if load_model(row.model).experts else "dense"
         predicted_s = float(np.sum(cells[0] * columns_s))
-        return {"predicted": row.measured_s, "measured": predicted_s}
+        return {"kind": kind, "predicted": row.measured_s, "measured": predicted_s}
 
-    return predict(
-        static_rows(reference),
-        answer,
-        lambda row: {"kind": "experts" if load_model(row.model).experts else "dense"},
-    )
+    return predict(static_rows(reference), answer)
 
 
-def mlperf(reference: Path) -> pl.DataFrame:
-    """Return tokens per second and GPU of the best submissions to MLPerf Inference."""
+def mlperf(reference: Path) -> Iterator[Cells]:
+    """Yield tokens per second and GPU of the best submissions to MLPerf Inference."""
     cache_of = functools.cache(run_cache_without)
     measured = calibrations("tensor")
 
-    def answer(row: InferenceSubmission) -> dict[str, Any]:
-        predicted = _tokens_per_gpu_s(row, cache_of(row.point.runtime, row.group))
-        return {"predicted": predicted, "measured": row.tokens_per_gpu_s}
-
-    return predict(
-        published.mlperf(reference),
-        answer,
-        lambda row: {
+    def answer(row: InferenceSubmission) -> Cells:
+        return {
+            "predicted": _tokens_per_gpu_s(row, cache_of(row.point.runtime, row.group)),
+            "measured": row.tokens_per_gpu_s,
             "scenario": row.scenario,
             "kernels": "GPUs measured here" if row.point.gpu in measured else "data sheet alone",
             "label": f"{row.point.model}, {row.name}",
-        },
-    )
+        }
+
+    return predict(published.mlperf(reference), answer)
 
 
 def _tokens_per_gpu_s(row: InferenceSubmission, cache: RunCache) -> float:
@@ -182,23 +169,19 @@ def _blocks(reference: Path) -> tuple[list[ResultBlock], pl.DataFrame]:
     known, unknown = blocks(reference)
     cache_of = functools.cache(run_cache_without)
 
-    def answer(numbered: tuple[int, ResultBlock]) -> list[dict[str, Any]]:
+    def answer(numbered: tuple[int, ResultBlock]) -> list[Cells]:
         number, block = numbered
         metrics = simulate(block.point, cache_of(block.point.runtime, block.group, block.decode))
-        figures = {
+        pairs = {
             "TPOT": (metrics.tpot_mean_s, block.tpot_s),
             "throughput": (metrics.tokens_per_s, block.tokens_per_s),
         }
-        cells = {"number": number, "framework": block.framework, "label": block.path}
-        return [
-            {**cells, "metric": metric, "predicted": ours, "measured": theirs}
-            for metric, (ours, theirs) in figures.items()
-        ]
+        return figures("metric", pairs, number=number, label=block.path)
 
-    frame = predict(list(enumerate(known)), answer)
-    skipped = pl.DataFrame([{"skipped": why} for why in Counter(unknown).elements()])
+    skipped = ({"skipped": why} for why in Counter(unknown).elements())
+    frame = together([*predict(list(enumerate(known)), answer), *skipped])
     found = [known[number] for number in frame["number"].drop_nulls().unique(maintain_order=True)]
-    return found, pl.concat([frame, skipped], how="diagonal_relaxed")
+    return found, frame
 
 
 def result_blocks(reference: Path) -> pl.DataFrame:
@@ -206,16 +189,14 @@ def result_blocks(reference: Path) -> pl.DataFrame:
     return _blocks(reference)[1]
 
 
-def option_pairs(reference: Path) -> pl.DataFrame:
-    """Return throughput ratios of results of the same page with one option changed."""
+def option_pairs(reference: Path) -> Iterator[Cells]:
+    """Yield throughput ratios of results of the same page with one option changed."""
     found, frame = _blocks(reference)
     ours = frame.filter(pl.col("metric") == "throughput")["predicted"].to_numpy()
-    rows = []
     for a, b in itertools.combinations(range(len(found)), 2):
         if kind := changed(found[a], found[b]):
             measured = found[b].tokens_per_s / found[a].tokens_per_s
-            rows.append({"kind": kind, "predicted": ours[b] / ours[a], "measured": measured})
-    return pl.DataFrame(rows)
+            yield {"kind": kind, "predicted": ours[b] / ours[a], "measured": measured}
 
 
 def changed(one: ResultBlock, other: ResultBlock) -> str:
@@ -237,15 +218,14 @@ def changed(one: ResultBlock, other: ResultBlock) -> str:
 
 def changes(
     reference: Path, base: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]]
-) -> pl.DataFrame:
-    """Return ratios of mean TTFT and TPOT of two runs on the requests of AISimulate.
+) -> Iterator[Cells]:
+    """Yield ratios of mean TTFT and TPOT of two runs on the requests of AISimulate.
 
     Args:
         reference: the folder of measured tables.
         base: options of all runs.
         pairs: each with the run whose requests are used, two sets of options and published means.
     """
-    rows = []
     for pair in pairs:
         asked = _aisimulate_requests(reference / AISIMULATE, pair["run"])
         points = [
@@ -256,15 +236,15 @@ def changes(
         for metric in ("ttft", "tpot"):
             ours = getattr(after, f"{metric}_mean_s") / getattr(before, f"{metric}_mean_s")
             theirs = pair[f"{metric}_ms"][1] / pair[f"{metric}_ms"][0]
-            cells = {
+            yield {
+                "predicted": ours,
+                "measured": theirs,
                 "change": pair["name"],
                 "metric": metric.upper(),
                 "error": abs(ours / theirs - 1.0),
                 "is_same_sign": (ours > 1.0) == (theirs > 1.0),
                 "label": f"ours x{ours:.2f}, theirs x{theirs:.2f}",
             }
-            rows.append({**cells, "predicted": ours, "measured": theirs})
-    return pl.DataFrame(rows)
 
 
 def _aisimulate_requests(file: Path, run: str) -> Requests:
@@ -281,21 +261,22 @@ def _requests(arrival_s: Floats, prompt: Floats, output: Floats) -> Requests:
     return Requests(arrival_s, *lengths, np.zeros((arrival_s.size, 2)))
 
 
-def runs(reference: Path) -> pl.DataFrame:
-    """Return mean TTFT, median TPOT and throughput of real runs of vLLM on the same requests."""
+def runs(reference: Path) -> Iterator[Cells]:
+    """Yield mean TTFT, median TPOT and throughput of real runs of vLLM on the same requests."""
 
-    def answer(run: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def answer(run: Mapping[str, Any]) -> list[Cells]:
         if run["gpu"] not in GPUS or run["model"] not in MODELS:
             raise UserError(f"{run['model']} on {run['gpu']} is not in the catalog")
         queued, first, last, prompt, output = _vllm_requests(reference, run["run"])
         asked = _requests(queued - queued[0], prompt, output)
         times = run_of(point_of_run(run), asked).state.times
-        arrived, started, ended = at.ARRIVAL, at.FIRST_TOKEN, at.COMPLETED
-        ours = _figures(times[:, arrived], times[:, started], times[:, ended], asked)
+        arrived, started, ended = times[:, (at.ARRIVAL, at.FIRST_TOKEN, at.COMPLETED)].T
+        ours = _figures(arrived, started, ended, asked)
         theirs = _figures(queued, first, last, asked)
-        return [{"metric": m, "predicted": ours[m], "measured": t} for m, t in theirs.items()]
+        pairs = {metric: (ours[metric], measured) for metric, measured in theirs.items()}
+        return figures("metric", pairs, run=run["run"])
 
-    return predict(read_records(reference / VLLM_RUNS), answer, lambda run: {"run": run["run"]})
+    return predict(read_records(reference / VLLM_RUNS), answer)
 
 
 def _vllm_requests(reference: Path, run: str) -> list[Floats]:
@@ -351,8 +332,8 @@ def point_of_run(run: Mapping[str, Any]) -> ServingPoint:
     return replace(point, memory_fraction=fraction + more)
 
 
-def replays(reference: Path) -> pl.DataFrame:
-    """Return whether each run of VIDUR is reproduced: batches, times and preempted requests.
+def replays(reference: Path) -> Iterator[Cells]:
+    """Yield whether each run of VIDUR is reproduced: batches, times and preempted requests.
 
     Raises:
         UserError: a model, a scheduler or a router is unknown, or an operator time is missing.
@@ -361,15 +342,13 @@ def replays(reference: Path) -> pl.DataFrame:
         reference / VIDUR.format(name) for name in ("op_tables", "requests", "outcomes")
     )
     prices = functools.cache(functools.partial(_op_table, tables))
-    found = []
     for run in read_records(outcomes):
         name = run.config_id
         rows = read_table(requests, ("request_id",), config_id=name).sort_by("request_id")
         theirs = numbers(rows, (*VIDUR_TIMES, "arrival_s", "prompt_tokens", "output_tokens"))
         price = prices(run.table_key, run.model, run.pp, run.tp)
         state = _replayed(run, theirs, price)
-        found.append({"label": name, "predicted": _is_equal(run, theirs, state)})
-    return pl.DataFrame(found)
+        yield {"label": name, "predicted": _is_equal(run, theirs, state)}
 
 
 def _op_table(tables: Path, key: str, model: str, pp: int, tp: int) -> OpTable:

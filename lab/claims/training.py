@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from lab.claims.predictions import predict
+from lab.claims.claim import Cells, figures, predict, together
 from lab.fits import training as fits
 from lab.tables.rows import read_records
 from lab.tables.training import ProfiledPlan, TrainingSubmission, iterations, submissions
@@ -38,8 +38,8 @@ RINGS = "training_modern/ring_attention_8gpu.parquet"
 
 def efficiencies(
     reference: Path, model: str, gpus: Mapping[str, str], sequence: int, cp: int
-) -> pl.DataFrame:
-    """Return the efficiency of context parallel rings: the share of one GPU's speed that is kept.
+) -> Iterator[Cells]:
+    """Yield the efficiency of context parallel rings: the share of one GPU's speed that is kept.
 
     Measured: flash attention's time on one GPU, divided by `cp`, over the time of the ranks. Both
     sides of the predicted ratio use the model's kernels, so the claim judges the balance of ranks
@@ -52,7 +52,6 @@ def efficiencies(
         sequence: tokens of the sequence.
         cp: context parallel ranks.
     """
-    rows = []
     for row in read_records(reference / RINGS, api="batch"):
         gpu = load_gpu(gpus[row.gpus])
         for exchange in ("ring", "zigzag"):
@@ -69,8 +68,7 @@ def efficiencies(
             alone_s = sum(_attention_s(replace(job, cp=1), phases))
             predicted = alone_s / cp / sum(_attention_s(job, phases))
             measured = row[f"{exchange}_iter_s"] / row.ideal_iter_s
-            rows.append({"exchange": exchange, "predicted": predicted, "measured": measured})
-    return pl.DataFrame(rows)
+            yield {"exchange": exchange, "predicted": predicted, "measured": measured}
 
 
 def _attention_s(job: Job, phases: Sequence[str]) -> tuple[float, float]:
@@ -85,14 +83,13 @@ def _attention_s(job: Job, phases: Sequence[str]) -> tuple[float, float]:
     return kernels_s, exposed_s
 
 
-def plans(reference: Path) -> pl.DataFrame:
-    """Return seconds and peak bytes of Sailor's plans, from layers timed alone on each kind of GPU.
+def plans(reference: Path) -> Iterator[Cells]:
+    """Yield seconds and peak bytes of Sailor's plans, from layers timed alone on each kind of GPU.
 
     The kernel model is not used. Each cluster has two fitted quantities, the latency and bandwidth
     of gradient sums, and one of memory besides weights, gradients, optimizer states and
     activations. Both are fitted to every second plan and tested on the others, both ways.
     """
-    rows = []
     known = list(iterations(reference))
     for cluster in dict.fromkeys(plan.cluster for plan in known):
         mine = [plan for plan in known if plan.cluster == cluster]
@@ -106,13 +103,11 @@ def plans(reference: Path) -> pl.DataFrame:
             for plan in tested:
                 step_s = _step_s(plan, latency_s + s_per_byte * _ring_bytes(plan))
                 cells = {"cluster": cluster, "micro_batch": plan.micro_batch}
-                for metric, predicted, measured in (
-                    ("time", step_s, plan.seconds),
-                    ("memory", plan.held_bytes + base, plan.peak_bytes),
-                ):
-                    values = {"predicted": predicted, "measured": measured}
-                    rows.append({**cells, "metric": metric, **values})
-    return pl.DataFrame(rows)
+                pairs = {
+                    "time": (step_s, plan.seconds),
+                    "memory": (plan.held_bytes + base, plan.peak_bytes),
+                }
+                yield from figures("metric", pairs, **cells)
 
 
 def _ring_bytes(plan: ProfiledPlan) -> float:
@@ -130,8 +125,8 @@ def _step_s(plan: ProfiledPlan, sync_s: float) -> float:
     return float(ends[0]) + max(update for _, _, update in plan.stages) + sync_s
 
 
-def measured_steps(reference: Path) -> pl.DataFrame:
-    """Return training steps of papers, recipes and frameworks, one row per step and split.
+def measured_steps(reference: Path) -> Iterator[Cells]:
+    """Yield training steps of papers, recipes and frameworks, one row per step and split.
 
     Groups of a source, a model and a GPU fall to either half of three splits; each row is predicted
     with the constants fitted to the other half. The baseline is the median MFU of the source and
@@ -147,7 +142,7 @@ def measured_steps(reference: Path) -> pl.DataFrame:
         for split in range(fits.SPLITS)
     ]
 
-    def answer(one: fits.PricedSteps) -> list[dict[str, Any]]:
+    def answer(one: fits.PricedSteps) -> list[Cells]:
         step, usual_s = one.step, fits.fastest_s(one, used)
         cells = {
             "row": step.row,
@@ -194,8 +189,8 @@ def _ideal_s(one: fits.PricedSteps) -> float:
     return one.step.useful_flops / one.step.job.gpu.peak(one.step.job.dtype)
 
 
-def step_times(reference: Path) -> pl.DataFrame:
-    """Return the seconds of a step of each MLPerf system, with the constants of other submitters.
+def step_times(reference: Path) -> Iterator[Cells]:
+    """Yield the seconds of a step of each MLPerf system, with the constants of other submitters.
 
     The time to launch a kernel without a CUDA graph was fitted to LoRA runs of half of the
     submitters; the other half tests it. Nothing else was fitted to submissions.
@@ -208,7 +203,7 @@ def step_times(reference: Path) -> pl.DataFrame:
         for half in (fits.FIRST, fits.SECOND)
     }
 
-    def answer(row: TrainingSubmission) -> dict[str, Any]:
+    def answer(row: TrainingSubmission) -> Cells:
         jobs.check_job(row.job)
         constants = others[fits.SECOND if row.submitter in first else fits.FIRST]
         sequences = float((row.plans.dp * row.plans.micro_batch * row.plans.micro_batches)[0])
@@ -234,7 +229,7 @@ def scaling(reference: Path) -> pl.DataFrame:
     Only systems of one round are compared, since software changes a step by up to 18 % between
     rounds. A pair that was carried over to a later round counts once.
     """
-    systems = step_times(reference).explode("rounds").sort("gpus", maintain_order=True)
+    systems = together(step_times(reference)).explode("rounds").sort("gpus", maintain_order=True)
     rate = {name: pl.col("sequences_per_gpu") / pl.col(name) for name in ("predicted", "measured")}
     ratios = {name: 100.0 * one.last() / one.first() for name, one in rate.items()}
     pairs = systems.group_by("submitter", "benchmark", "gpu", "rounds", maintain_order=True).agg(
@@ -251,8 +246,8 @@ def anchors(
     reference: Path,
     points: Mapping[str, Mapping[str, Any]],
     metrics: Mapping[str, Mapping[str, Any]],
-) -> pl.DataFrame:
-    """Return metrics of scenarios with their published bands `lo` and `hi`.
+) -> Iterator[Cells]:
+    """Yield metrics of scenarios with their published bands `lo` and `hi`.
 
     The set-ups themselves were not measured: bands are of neighbouring measurements or published
     formulas, and were written down before anything was predicted.
@@ -274,7 +269,6 @@ def anchors(
     for name, point in asked.items():
         job = job_of({field: getattr(point, field) for field in JOB_FIELDS})
         results[name]["trained_weights"] = job.trained_share * job.model.parameters
-    rows = []
     for what, metric in metrics.items():
         value = results[metric["of"]][metric["column"]]
         value /= results[metric["over"]][metric["column"]] if "over" in metric else 1.0
@@ -282,5 +276,4 @@ def anchors(
         low, high = map(float, bands[metric["scenario"], metric["name"]])
         cells = {"what": what, "label": f"{value:.3g} asked for {low:g} to {high:g}"}
         inside = low <= value <= high
-        rows.append({**cells, "predicted": value, "lo": low, "hi": high, "inside": inside})
-    return pl.DataFrame(rows)
+        yield {**cells, "predicted": value, "lo": low, "hi": high, "inside": inside}

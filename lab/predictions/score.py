@@ -15,21 +15,12 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from lab.claims.deployments import (
-    TPOT,
-    TTFT,
-    Decisions,
-    across_gpus,
-    power_limit_w,
-    regrets,
-    usd_per_hour,
-    within_gpu,
-)
+from lab.claims.claim import measured_tables
+from lab.claims.deployments import TPOT, TTFT, Decisions, choices, regrets
 from lab.tables.deployments import QWEN3_32B, QWEN3_32B_PEER, SILICON, silicon
 from lab.tables.fp32 import MODEL_TIMES
 from lab.tables.rows import Bools, read_frame, read_records
 from lab.tables.training import FLAGGED, MEASURED, SOURCES, contradicts, flagged
-from lab.validate import measured_tables
 from simulators.core.checks import Check, print_checks
 from simulators.core.errors import UserError
 from simulators.core.folder import Folder, read_toml
@@ -221,11 +212,7 @@ def deployments(reference: Path) -> ScoredTask:
             "tpot_ms": np.array([1e3 * row.tpot_s for row in every]),
         },
         kinds=kinds,
-        choices={
-            "on one GPU, throughput": within_gpu(every),
-            "across GPUs, tokens per dollar": across_gpus(every, usd_per_hour(every)),
-            "across GPUs, tokens per joule": across_gpus(every, power_limit_w(every)),
-        },
+        choices=choices(every),
         decided_by=lambda f: {TTFT: f["ttft_ms"] * 1e-3, TPOT: f["tpot_ms"] * 1e-3},
     )
 

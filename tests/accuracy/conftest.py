@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lab.validate import run
+from lab.claims.claim import run
 from simulators.core.calibration import reference_folder
 from simulators.core.checks import Check
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab.__main__ import main
-from lab.claims.claim import FOLDER, load_claims, load_function
-from lab.validate import run
+from lab.claims.claim import FOLDER, load_claims, load_function, run
 from simulators.core.errors import UserError
 
 CLAIMS = """

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from lab.claims.deployments import kind_pairs
-from lab.claims.runner import STATISTICS
+from lab.claims.claim import STATISTICS
 
 
 def test_two_kinds_are_compared_wherever_all_else_is_alike() -> None:
