@@ -6,8 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from lab.claims.deployments import kind_pairs
 from lab.claims.claim import STATISTICS
+from lab.claims.deployments import kind_pairs
 
 
 def test_two_kinds_are_compared_wherever_all_else_is_alike() -> None:
