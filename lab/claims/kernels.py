@@ -344,7 +344,6 @@ def _experts_left_out(
 ) -> Iterator[pl.DataFrame]:
     """Yield the rows of a format that a fit has not seen, by the split."""
     drawn, *others = (part.drawn(fused_fits.LEFT_OUT_ROWS) for part in (balanced, *skewed))
-    cells |= {"gpu": balanced.gpu, "framework": balanced.framework}
     turns = []
     for aside, entry in fused_fits.left_out(drawn, fused.models_of):
         predicted_s = fused_fits.predicted_s(aside, load_gpu(aside.gpu), entry)
@@ -352,7 +351,8 @@ def _experts_left_out(
         for part in others:
             same = part.where(fused.models_of(part) == fused.models_of(aside)[0])
             yield by_entry(same, entry, split="model left out, skewed", **cells)
-    yield from in_turns(turns, fused_fits.band_of_groups, split="model left out", **cells)
+    labels = {"gpu": balanced.gpu, "framework": balanced.framework, "split": "model left out"}
+    yield from in_turns(turns, fused_fits.band_of_groups, **labels, **cells)
     for aside, entry in fused_fits.left_out(drawn, fused.octaves_of):
         yield by_entry(aside, entry, split="octave left out", **cells)
 
