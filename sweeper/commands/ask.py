@@ -313,13 +313,12 @@ class Answer:
     @property
     def is_found(self) -> bool:
         """Whether some design meets the deadlines under every load."""
-        return all(self._best(found) is not None for _, found in self._by_load())
+        return all(best is not None for *_, best in self._loads)
 
     def print(self) -> None:
         """Print the devices, the best design and the deployment command for each load."""
         bests: list[Row] = []
-        for given, found in self._by_load():
-            best = self._best(found)
+        for given, found, best in self._loads:
             print()
             self._print_devices(given, found, best)
             if best is None:
@@ -342,7 +341,7 @@ class Answer:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer for programs."""
-        best = next((v for _, f in self._by_load() if (v := self._best(f))), None)
+        best = next((best for *_, best in self._loads if best), None)
         row = best.row if best else None
         return {
             "space": self.last.name,
@@ -361,10 +360,12 @@ class Answer:
             "notes": list(self.last.notes),
         }
 
-    def _by_load(self) -> Iterator[tuple[Mapping[str, Any], list[Verdict]]]:
-        for _, found in groupby(self.verdicts, key=lambda verdict: tuple(verdict.given.items())):
-            group = list(found)
-            yield group[0].given, group
+    @functools.cached_property
+    def _loads(self) -> list[tuple[Mapping[str, Any], list[Verdict], Verdict | None]]:
+        """Each load with the verdicts on all devices and the best of the verdicts."""
+        groups = groupby(self.verdicts, key=lambda verdict: tuple(verdict.given.items()))
+        loads = [list(found) for _, found in groups]
+        return [(found[0].given, found, self._best(found)) for found in loads]
 
     def _best(self, found: Sequence[Verdict]) -> Verdict | None:
         """Return the cheapest design that is likely enough; if none is, the most likely design."""
@@ -526,7 +527,7 @@ class Answer:
     def _advice(self) -> str:
         costs = [v.row.get("cost") for v in self.verdicts if v.row is not None]
         usd = min((usd for usd in costs if usd is not None), default=None)
-        if usd is not None and len(list(self._by_load())) == 1:
+        if usd is not None and len(self._loads) == 1:
             return f"A budget of ${math.ceil(100 * usd) / 100:.2f} is enough (--budget)."
         return " ".join(self.question.advice)
 

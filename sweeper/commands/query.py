@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ import polars as pl
 
 from simulators.core.contract import Direction
 from simulators.core.errors import UserError, unknown
+from sweeper.commands import COMMANDS
 from sweeper.commands.flags import parse, parser_of
 from sweeper.extras import load_extra
 from sweeper.query.analysis import (
@@ -82,14 +82,14 @@ def warn_of_version(last: Answers) -> None:
 def main(words: list[str]) -> int:
     """Compute one analysis, and print or write the table."""
     parser = parser_of("query", kind=KINDS)
-    parser.epilog = f"Kinds:\n{_described()}\n\n{parser.epilog}"
+    kinds = "\n".join(f"  {kind:12} {about}" for kind, about in COMMANDS["query"]["kinds"].items())
+    parser.epilog = f"Kinds:\n{kinds}\n\n{parser.epilog}"
     chosen = parser.parse_args(words)
     if chosen.kind not in KINDS:
         raise unknown(f"there is no query '{chosen.kind}'", chosen.kind, KINDS)
     last = opened(chosen)
-    if chosen.across:
-        last = last.asking(last.objectives, _where(last, chosen)).across(chosen.across)
-        chosen.where = None
+    last = last.asking(last.wanted, joined(last.where, chosen.where))
+    last = last.across(chosen.across) if chosen.across else last
     if last.asked:
         print(f"For {last.asked}", file=sys.stderr if chosen.json else sys.stdout)
     table = _answered(last, chosen)
@@ -131,109 +131,83 @@ def _answered(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
 
 def _per_metric(table: str, last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
     """Return the sensitivity of each metric: `indices` per axis, or `effects` per value."""
-    axes, where, found = list(last.space.varied), _where(last, chosen), []
+    axes, found = list(last.space.varied), []
     for metric in chosen.of or last.objectives:
-        said: pl.DataFrame = getattr(sensitivity(last.results, metric, axes, where=where), table)
+        said: pl.DataFrame = getattr(
+            sensitivity(last.results, metric, axes, where=last.where), table
+        )
         found.append(said.insert_column(0, pl.lit(metric).alias("metric")))
     return pl.concat(found)
 
 
 def _idle(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """Axes that change no metric."""
     metrics = chosen.of or list(last.objectives)
     found = idle_axes(last.results, metrics, list(last.space.varied))
     return pl.DataFrame({"idle_axis": pl.Series(found, dtype=pl.String)})
 
 
 def _cheapest(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """The cheapest designs that meet the SLO."""
     in_dollars = (name for name in last.objectives if last.units.get(name) in ("$", "USD"))
     cost = chosen.of[0] if chosen.of else next(in_dollars, next(iter(last.objectives)))
-    slo = chosen.slo or _where(last, chosen)
+    slo = chosen.slo or last.where
     if slo is None:
         first = next(iter(last.objectives))
         raise UserError(f"cheapest needs --slo, as in --slo '{first} <= 1'")
     best = cheapest(last.results, cost, slo, count=chosen.count)
-    return _brief(last, best, [cost])
+    return _brief(last, last.named(best), cost)
 
 
 def _best_per(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """The best design at each value of a column."""
     if not chosen.level:
         raise UserError(f"best-per needs --level, as in --level {last.space.varied[0]}")
     objective = chosen.of[0] if chosen.of else next(iter(last.objectives))
     direction: Direction = last.objectives.get(objective, "min")
-    best = best_per(
-        last.results,
-        chosen.level,
-        objective,
-        direction,
-        where=_where(last, chosen),
-        steps=chosen.steps,
-    )
-    return _brief(last, best, [chosen.level, objective])
+    steps, rows = chosen.steps, last.results
+    best = best_per(rows, chosen.level, objective, direction, where=last.where, steps=steps)
+    return _brief(last, last.named(best), chosen.level, objective)
 
 
 def _layers(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """The number of designs on each of the first fronts, and the best value on each."""
-    values, _ = objective_matrix(last.results, last.objectives, where=_where(last, chosen))
-    ranks = rank_layers(values, chosen.layers)
-    lines = []
-    for layer in range(1, chosen.layers + 1):
-        on_it = values[ranks == layer]
-        if len(on_it):
-            best = {
-                n: float(-on_it[:, j].min() if d == "max" else on_it[:, j].min())
-                for j, (n, d) in enumerate(last.objectives.items())
-            }
-            lines.append({"layer": layer, "designs": len(on_it), **best})
-    return pl.DataFrame(lines)
-
-
-def _front(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    front = pareto_front(last.results, last.objectives, where=_where(last, chosen))
-    return front.drop("equivalents")
+    values, _ = objective_matrix(last.results, last.objectives, where=last.where)
+    table = pl.DataFrame(values, list(last.objectives))
+    table = table.with_columns(layer=pl.Series(rank_layers(values, chosen.layers)))
+    best = [-pl.col(n).min() if d == "max" else pl.col(n).min() for n, d in last.objectives.items()]
+    layers = table.filter(pl.col("layer") > 0).group_by("layer")
+    return layers.agg(pl.len().alias("designs"), *best).sort("layer")
 
 
 def _epsilon(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """The front, thinned to designs that differ by more than a relative step."""
     if not chosen.epsilon > 0:
         raise UserError(f"--epsilon {chosen.epsilon:g}: write a number above zero")
-    front = _front(last, chosen)
-    values = minimised(front, last.objectives)
+    values = minimised(last.front, last.objectives)
     if not (abs(values) > 0).all():
         raise UserError("an epsilon front uses relative steps, so no objective may be zero")
     signs = np.sign(values[0]) if len(values) else np.ones(values.shape[1])
     logs = signs * np.log(np.abs(values))
     kept = epsilon_front(logs, [float(np.log1p(chosen.epsilon))] * values.shape[1])
-    return _brief(last, front[kept], list(last.objectives))
+    return _brief(last, last.front[kept], *last.objectives)
 
 
-def _crowding(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """The front, sorted by crowding distance."""
-    front = _front(last, chosen)
-    distances = pl.Series("crowding", crowding_distance(minimised(front, last.objectives)))
-    table = _brief(last, front, list(last.objectives))
-    return table.with_columns(distances).sort("crowding", descending=True)
+def _crowding(last: Answers, _: argparse.Namespace) -> pl.DataFrame:
+    distances = pl.Series("crowding", crowding_distance(minimised(last.front, last.objectives)))
+    table = _brief(last, last.front, *last.objectives).with_columns(distances)
+    return table.sort("crowding", descending=True)
 
 
 def _likely(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """Designs, sorted by the probability of being on the front given prediction errors."""
     bands = dict.fromkeys(last.objectives, chosen.band)
     found = probable_front(
-        last.results, last.objectives, bands, where=_where(last, chosen), shared=chosen.shared
+        last.results, last.objectives, bands, where=last.where, shared=chosen.shared
     )
-    return _brief(last, found, ["p_front", "behind", *last.objectives])
+    return _brief(last, last.named(found), "p_front", "behind", *last.objectives)
 
 
-def _hypervolume(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """The share of the objectives' bounding box that the front dominates."""
-    values, _ = objective_matrix(last.results, last.objectives, where=_where(last, chosen))
+def _hypervolume(last: Answers, _: argparse.Namespace) -> pl.DataFrame:
+    values, _ = objective_matrix(last.results, last.objectives, where=last.where)
     return pl.DataFrame({"designs": [len(values)], "dominated_share": dominated_shares(values)})
 
 
 def _near(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """The designs one axis step away from a design, improvements first."""
     _, row = last.design(chosen.of[0] if chosen.of else KNEE)
     last = last.within({name: row[name] for name in last.given})
     axes = {n: list(dict.fromkeys(last.space.axes[n])) for n in last.space.varied}
@@ -241,7 +215,6 @@ def _near(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
 
 
 def _fleet(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """Replicas per hour for a load, including spares, and their cost."""
     if not chosen.load:
         raise UserError("fleet needs --load, as in --load 3,5,9,4 or a file of numbers")
     load = _numbers(chosen.load)
@@ -342,21 +315,8 @@ _OF_A_DESIGN = ("near", "fleet")
 """Analyses of one design and its scenario."""
 
 
-def _described() -> str:
-    said = {
-        "sensitivity": "The share of a metric's variance that each axis explains alone.",
-        "effects": "The mean of a metric at each value of each axis.",
-    }
-    lines = {kind: said.get(kind) or inspect.getdoc(answer) for kind, answer in KINDS.items()}
-    return "\n".join(f"  {kind:12} {line}" for kind, line in lines.items())
-
-
-def _where(last: Answers, chosen: argparse.Namespace) -> str | None:
-    return joined(last.where, chosen.where)
-
-
-def _brief(last: Answers, table: pl.DataFrame, first: list[str]) -> pl.DataFrame:
-    named = last.named(table)
+def _brief(last: Answers, named: pl.DataFrame, *first: str) -> pl.DataFrame:
+    """Return the key, the `first` columns, the axes and the objectives of each design."""
     wanted = dict.fromkeys(["key", *first, *last.space.varied, *last.objectives])
     return named.select(n for n in wanted if n in named.columns)
 

@@ -159,16 +159,13 @@ def steps_from(
     for axis, values in axes.items():
         others = [a for a in axes if a != axis]
         near = good.filter(alike(design, others) & _near(axis, list(values), design[axis]))
-        tables.append((axis, near.select(axis, *objectives)))
-    found = [
-        frame.select(
+        step = near.select(
             axis=pl.lit(axis),
             **{"from": pl.lit(str(design[axis])), "to": pl.col(axis).cast(pl.String)},
             **{name: pl.col(name).cast(pl.Float64) for name in objectives},
         )
-        for (axis, _), frame in zip(tables, pl.collect_all([t for _, t in tables]), strict=True)
-    ]
-    steps = pl.concat(found)
+        tables.append(step)
+    steps = pl.concat(pl.collect_all(tables))
     here = minimised(pl.DataFrame({n: [float(design[n])] for n in objectives}), objectives)
     there = minimised(steps, objectives)
     dominates = (there <= here).all(axis=1) & (there < here).any(axis=1)
