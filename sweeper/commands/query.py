@@ -202,7 +202,7 @@ def _likely(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
     return _brief(last, last.named(found), "p_front", "behind", *last.objectives)
 
 
-def _hypervolume(last: Answers, _: argparse.Namespace) -> pl.DataFrame:
+def _hypervolume(last: Answers, _chosen: argparse.Namespace) -> pl.DataFrame:
     values, _ = objective_matrix(last.results, last.objectives, where=last.where)
     return pl.DataFrame({"designs": [len(values)], "dominated_share": dominated_shares(values)})
 
