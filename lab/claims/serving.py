@@ -25,11 +25,11 @@ import polars as pl
 from lab.claims.claim import Cells, figures, predict, together
 from lab.fits.deployments import online_run_cache_without, run_cache_without, runtime_without
 from lab.fits.engines import numbers_of, static_columns
-from lab.parity.vidur import layers_and_gqa, vidur_price, vidur_table
+from lab.parity.vidur import vidur_price, vidur_table
 from lab.tables import published
 from lab.tables.passes import SESSION, StaticBatch, static_rows
 from lab.tables.published import InferenceSubmission, OnlineRun, PublishedRun
-from lab.tables.records import GPUS
+from lab.tables.records import GPUS, model_of
 from lab.tables.result_blocks import ResultBlock, blocks
 from lab.tables.rows import numbers, read_records, read_table, words
 from lab.tables.tensor_kernels import MODELS
@@ -354,10 +354,11 @@ def replays(reference: Path) -> Iterator[Cells]:
 def _op_table(tables: Path, key: str, model: str, pp: int, tp: int) -> OpTable:
     """Return the operator times of one model, layout and GPU."""
     rows = read_table(tables, table_key=key)
-    layers, grouped = layers_and_gqa(model)
+    known = model_of(model)
     a, b, ms = numbers(rows, ("a", "b", "ms")).values()
     times = by_operator(words(rows, "op"), a.astype(np.int64), b.astype(np.int64), ms)
-    return vidur_table(times, layers=layers // pp, grouped=grouped, tp=tp)
+    grouped = known.kv_heads != known.heads
+    return vidur_table(times, layers=known.layers // pp, grouped=grouped, tp=tp)
 
 
 def _replayed(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulators.catalog.model import load_model
 from simulators.core.jit import Floats, Ints
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.kv_cache import admit, blocks_for, can_admit, has_free_blocks
@@ -33,34 +32,9 @@ LAUNCH_MS = 0.02
 GQA_FACTOR = 1.1
 """Attention over more than one request costs this much more where heads share keys and values."""
 
-LAYERS_AND_GQA = {
-    "meta-llama/Llama-2-7b-hf": (32, False),
-    "meta-llama/Llama-2-70b-hf": (80, True),
-    "meta-llama/Meta-Llama-3-8B": (32, True),
-    "meta-llama/Meta-Llama-3-70B": (80, True),
-    "codellama/CodeLlama-34b-Instruct-hf": (48, True),
-    "internlm/internlm-20b": (60, False),
-    "internlm/internlm2-20b": (48, True),
-    "microsoft/phi-2": (32, False),
-    "Qwen/Qwen-72B": (80, False),
-}
-"""Shapes of the models VIDUR ships profiles for, from their Hugging Face configurations."""
-
 SAVED, GROUPED = user_operator_times.CHUNKS + 1, user_operator_times.CHUNKS + 2
 """Further entries of a table's `shape`: sizes at which keys and values are saved, whether heads
 share them. Their times follow the other tables."""
-
-
-def layers_and_gqa(model: str) -> tuple[int, bool]:
-    """Return the layers of a model by its Hugging Face name, and whether heads share keys.
-
-    Raises:
-        UnknownNameError: neither VIDUR nor the catalog has it.
-    """
-    if model in LAYERS_AND_GQA:
-        return LAYERS_AND_GQA[model]
-    known = load_model(model)
-    return known.layers, known.kv_heads != known.heads
 
 
 def vidur_table(

@@ -6,15 +6,16 @@ the GPUs of a node, as nccl-tests print them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
 from lab.tables.records import declared, file_of, gpu_name, model_name, records
-from lab.tables.rows import Bools, Record, read_records
+from lab.tables.rows import Bools, Record, read_frame
 from simulators.catalog.model import load_model
 from simulators.collectives.library_models import HIGH_THROUGHPUT, LOW_LATENCY, Routed
 from simulators.core.jit import Floats, Ints
@@ -61,23 +62,29 @@ class NodesCurve:
 def read_between_nodes(reference: Path) -> list[NodesCurve]:
     """Return the curves of systems over several nodes."""
     systems = {one["name"]: Record(one) for one in declared("between_nodes")["systems"]}
-    found: dict[tuple[str, str, int, int], dict[int, list[float]]] = {}
-    for row in records(reference, "between_nodes", system=list(systems)):
-        setup = systems[row.system].setup or row.environment
-        if row.nodes >= 2 and row.size_bytes and row.collective and row.environment == setup:
-            kind = "all_to_all" if row.collective == "alltoall" else row.collective
-            sizes = found.setdefault((row.system, kind, int(row.nodes), int(row.ranks)), {})
-            sizes.setdefault(int(row.size_bytes), []).append(row.time_us * 1e-6)
+    setups = {name: one.setup for name, one in systems.items()}
+    setup = pl.col("system").cast(pl.String).replace(setups)
+    kept = (pl.col("nodes") >= 2) & (pl.col("size_bytes") > 0) & (pl.col("collective") != "")
+    is_usual = (setup == "") | (setup == pl.col("environment").cast(pl.String))
+    curve = ("system", "collective", "nodes", "ranks")
+    medians = (
+        read_frame(reference / file_of("between_nodes"), system=list(systems))
+        .filter(kept & is_usual)
+        .with_columns(pl.col("collective").replace("alltoall", "all_to_all"))
+        .group_by(*curve, "size_bytes")
+        .agg((pl.col("time_us") * 1e-6).quantile(0.5, "midpoint"))
+        .sort(*curve, "size_bytes")
+    )
     return [
         NodesCurve(
             systems[name],
             kind,
             nodes,
             ranks,
-            size_bytes=np.array(sorted(sizes), np.float64),
-            seconds=np.array([float(np.median(sizes[size])) for size in sorted(sizes)]),
+            size_bytes=rows["size_bytes"].cast(pl.Float64).to_numpy(),
+            seconds=rows["time_us"].to_numpy(),
         )
-        for (name, kind, nodes, ranks), sizes in sorted(found.items())
+        for (name, kind, nodes, ranks), rows in medians.group_by(*curve, maintain_order=True)
     ]
 
 
@@ -136,13 +143,15 @@ Libraries = dict[str, dict[str, Curves]]
 
 def read_libraries(reference: Path) -> Libraries:
     """Return the curves of every GPU and library."""
-    parts: dict[tuple[str, str], list[Record]] = {}
-    for row in records(reference, "nccl"):
-        suffix = "_eager" if str(row.implementation).endswith("_eager") else ""
-        parts.setdefault((row.gpu, row.library + suffix), []).append(row)
+    frame = read_frame(reference / NCCL).with_columns(
+        pl.col("library").cast(pl.String)
+        + pl.when(pl.col("implementation").cast(pl.String).str.ends_with("_eager"))
+        .then(pl.lit("_eager"))
+        .otherwise(pl.lit(""))
+    )
     table: Libraries = {}
-    for (gpu, library), rows in sorted(parts.items()):
-        table.setdefault(gpu, {})[library] = _medians(rows)
+    for (gpu, library), rows in sorted(frame.partition_by("gpu", "library", as_dict=True).items()):
+        table.setdefault(gpu_name(gpu), {})[library] = _medians(rows)
     return table
 
 
@@ -152,21 +161,23 @@ def read_own(path: Path) -> Curves:
     Raises:
         UserError: the file cannot be read or lacks a column.
     """
-    return _medians(read_records(path, COLUMNS))
+    return _medians(read_frame(path, COLUMNS))
 
 
-def _medians(rows: Iterable[Record]) -> Curves:
-    found: dict[tuple[Key, int], list[float]] = {}
-    for row in rows:
-        key = (row.collective, SHORT_NAMES.get(row.dtype, row.dtype), int(row.ranks))
-        found.setdefault((key, int(row.bytes)), []).append(row.time_us * 1e-6)
-    entries = sorted(found)
-    keys = tuple(sorted({key for key, _ in entries}))
+def _medians(rows: pl.DataFrame) -> Curves:
+    curve = ("collective", "dtype", "ranks")
+    medians = (
+        rows.with_columns(pl.col("collective", "dtype").cast(pl.String).replace(SHORT_NAMES))
+        .group_by(*curve, "bytes")
+        .agg((pl.col("time_us") * 1e-6).quantile(0.5, "midpoint"))
+        .sort(*curve, "bytes")
+    )
+    keys = medians.select(curve).unique(maintain_order=True).rows()
     return Curves(
-        keys,
-        curve=np.array([keys.index(key) for key, _ in entries]),
-        octave=np.log2([size for _, size in entries]),
-        log_s=np.log([float(np.median(found[entry])) for entry in entries]),
+        tuple(keys),
+        curve=np.array([keys.index(key) for key in medians.select(curve).iter_rows()]),
+        octave=np.log2(medians["bytes"].to_numpy()),
+        log_s=np.log(medians["time_us"].to_numpy()),
     )
 
 

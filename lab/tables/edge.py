@@ -124,7 +124,5 @@ def device_of(folder: str) -> str:
 def _matrix(found: Mapping[tuple[str, tuple[str, ...]], float]) -> Matrix:
     chips = sorted({chip for chip, _ in found})
     programs = sorted({program for _, program in found})
-    log = np.full((len(chips), len(programs)), np.nan)
-    for (chip, program), value in found.items():
-        log[chips.index(chip), programs.index(program)] = np.log(value)
-    return Matrix(chips, programs, log)
+    values = [[found.get((chip, program), np.nan) for program in programs] for chip in chips]
+    return Matrix(chips, programs, np.log(values))

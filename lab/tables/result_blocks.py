@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.tables.published import EVENLY
+from lab.tables.published import EVENLY, PublishedRun
 from lab.tables.records import four_bit_experts, gpu_name, is_gpu, is_model, model_name
 from lab.tables.rows import Record, read_records
 from simulators.catalog.engine import load_engine
@@ -37,25 +37,18 @@ MIB = 2.0**20
 
 
 @dataclass(frozen=True)
-class ResultBlock:
+class ResultBlock(PublishedRun):
     """One printed result; times in seconds."""
 
-    point: ServingPoint
     framework: str
     path: str
     line: int
     tpot_s: float
     ttft_s: float
-    tokens_per_s: float
     ttft_p99_s: float | None
     tpot_p99_s: float | None
     options: Mapping[str, tuple[Any, ...]]  # of the launch command, by kind
     decode: str = ""  # the only decode kernel that may run, if one was configured
-
-    @property
-    def group(self) -> str:
-        """The model and GPU, which are held out together."""
-        return f"{self.point.model}.{self.point.gpu}"
 
 
 def blocks(reference: Path) -> tuple[list[ResultBlock], list[str]]:

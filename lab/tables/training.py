@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 import json
 import re
@@ -15,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from lab.tables.records import GPUS, extra_model, file_of, is_gpu, is_model, records
-from lab.tables.rows import Record, read_records
+from lab.tables.rows import Record, read_frame, read_records
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import LanguageModel, load_model
@@ -81,11 +81,10 @@ def measured_steps(reference: Path) -> Iterator[MeasuredStep]:
 
 def flagged(reference: Path) -> dict[str, str]:
     """Return the joined reasons of flagged rows, by row."""
-    found: dict[str, list[str]] = {}
-    with (reference / FLAGGED).open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            found.setdefault(row["row_id"], []).append(row["reason"])
-    return {row_id: "; ".join(filter(None, reasons)) for row_id, reasons in found.items()}
+    reasons = (
+        read_frame(reference / FLAGGED).group_by("row_id").agg(pl.col("reason").str.join("; "))
+    )
+    return dict(reasons.iter_rows())
 
 
 def contradicts(reason: str) -> bool:
