@@ -142,14 +142,12 @@ def question_of(flags: ServingFlags) -> Question:
     substitutes = _substitutes(flags.model)
     gpus = _named(flags.gpu, lambda name: load_gpu(name).name)
     prices = _named(flags.prices, lambda name: load_prices(name).name)
-    methods = drafting_of(flags.speculation, flags.drafter, flags.acceptance)
+    methods = _drafting(flags)
     tried = [options_on(gpu, models, flags.engine, flags.dtype) for gpu in gpus]
     refused = {one.gpu: one.refused for one in tried if one.refused}
     if len(refused) == len(tried):
         raise UserError("\n".join(f"{gpu}: {why}" for gpu, why in refused.items()))
-    load = load_of(
-        flags.workload, flags.qps, _factors(flags.traffic), flags.percentile, flags.requests
-    )
+    load = _offered_load(flags)
     is_tail = flags.percentile >= TAIL_PERCENTILE
     deadlines = tuple(
         Deadline(
@@ -293,8 +291,8 @@ def _space(
 ) -> dict[str, Any]:
     slo = " AND ".join(f"{d.metric} <= {d.limit:g}" for d in deadlines)
     parallelism, rules = parallelism_of(models, flags.gpus)
-    backends, supported = backends_of(flags.moe_backend, mixtures="ep" in parallelism)
-    pools, sizes = pools_of_gpus(flags.pools, flags.gpus, tried)
+    backends, supported = _moe_backends(flags, mixtures="ep" in parallelism)
+    pools, sizes = _pools(flags, tried)
     rules += [*supported, *sizes]
     if any(method["speculation.method"] != NOTHING for method in methods):
         rules.append(f"pp = 1 OR speculation.method = '{NOTHING}'")
@@ -428,17 +426,13 @@ def parallelism_of(models: Sequence[str], gpus: int) -> tuple[dict[str, list[int
     return axes | {"ep": _powers(gpus, MAX_EP), "attention_dp": _powers(gpus, MAX_EP)}, rules
 
 
-def backends_of(names: str, *, mixtures: bool) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the axis of MoE backends and constraints; empty for the default backend.
-
-    Raises:
-        UserError: unknown name, or no model has experts.
-    """
-    asked = _known(names, "--moe-backend", BACKENDS)
+def _moe_backends(flags: ServingFlags, *, mixtures: bool) -> tuple[dict[str, list[str]], list[str]]:
+    """Return the axis of MoE backends and constraints; empty for the default backend."""
+    asked = _known(flags.moe_backend, "--moe-backend", BACKENDS)
     if asked == [GATHERED]:
         return {}, []
     if not mixtures:
-        raise UserError(f"--moe-backend {names}: none of the models has experts")
+        raise UserError(f"--moe-backend {flags.moe_backend}: none of the models has experts")
     supported = " OR ".join(
         f"(scheduler = '{scheduler}' AND moe.backend IN ({_quoted(backends)}))"
         for scheduler, backends in MOE_BACKENDS.items()
@@ -447,16 +441,14 @@ def backends_of(names: str, *, mixtures: bool) -> tuple[dict[str, list[str]], li
     return {"moe.backend": asked}, [f"{default} OR attention_dp > 1", f"{default} OR {supported}"]
 
 
-def pools_of_gpus(
-    pools: str, gpus: int, gpus_tried: Sequence[GpuOptions]
+def _pools(
+    flags: ServingFlags, tried: Sequence[GpuOptions]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return grids of separate pools within a number of GPUs, and their constraints.
+    """Return grids of separate prefill and decode pools, and their constraints.
 
     KV caches move by RDMA; experts are split by tensor parallelism. Empty for `--pools no`.
-
-    Raises:
-        UserError: there are too few GPUs, or no engine that starts such pools.
     """
+    pools, gpus = flags.pools, flags.gpus
     if pools == NO:
         return [], []
     powers = _powers(gpus)
@@ -474,7 +466,7 @@ def pools_of_gpus(
     one_pool = {name: 1 if name.endswith("_tp") else 0 for name in separate}
     engines = [load_engine(name) for name in ENGINES.names()]
     able = {engine.schedulers[0]: engine.name for engine in engines if engine.kv_connector}
-    if not any(scheduler in able for one in gpus_tried for scheduler in one.engines):
+    if not any(scheduler in able for one in tried for scheduler in one.engines):
         raise UserError(f"--pools {pools}: separate pools need --engine {','.join(able.values())}")
     rules = [
         "pools.prefill_gpus = 0 OR tp * pp * ep * attention_dp * replicas = 1",
@@ -497,26 +489,22 @@ def _quoted(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names)
 
 
-def drafting_of(methods: str, draft_model: str, acceptance: str) -> list[dict[str, Any]]:
-    """Return grids of speculative decoding; empty without speculation.
-
-    Raises:
-        UserError: a name is unknown, or the acceptance length of a draft is.
-    """
-    names = _known(methods, "--speculation", SPECULATIONS)
-    if (draft_model != NOTHING) != (DRAFT in names):
+def _drafting(flags: ServingFlags) -> list[dict[str, Any]]:
+    """Return grids of speculative decoding; empty without speculation."""
+    names = _known(flags.speculation, "--speculation", SPECULATIONS)
+    if (flags.drafter != NOTHING) != (DRAFT in names):
         raise UserError("--drafter NAME and --speculation draft need each other")
     for name in names:
         if name != NOTHING:
-            survival(name, acceptance, max(DRAFT_TOKENS))
+            survival(name, flags.acceptance, max(DRAFT_TOKENS))
     if names in ([], [NOTHING]):
         return []
     return [
         {
             "speculation.method": name,
             "speculation.num_draft_tokens": 0 if name == NOTHING else list(DRAFT_TOKENS),
-            "speculation.acceptance": "" if name == NOTHING else acceptance,
-            "speculation.draft_model": draft_model if name == DRAFT else NOTHING,
+            "speculation.acceptance": "" if name == NOTHING else flags.acceptance,
+            "speculation.draft_model": flags.drafter if name == DRAFT else NOTHING,
         }
         for name in sorted(names, key=lambda name: name != NOTHING)
     ]
@@ -532,35 +520,23 @@ class OfferedLoad:
     own_rate: float = 0.0  # requests per second of a trace
 
 
-def load_of(
-    workload: str, qps: float | None, traffic: Sequence[float], percentile: int, requests: int
-) -> OfferedLoad:
-    """Return the load: a whole trace, or enough requests for a stable percentile.
-
-    Args:
-        workload: name of a distribution or of a trace.
-        qps: requests per second; None for the trace's own rate, or 1.
-        traffic: multiples of the rate.
-        percentile: percentile of the latencies, below 100.
-        requests: number of requests; 0 for the whole trace, or enough.
-
-    Raises:
-        UserError: the trace has no arrival times, and no rate is given.
-    """
-    if is_trace(workload):
-        trace = load_trace(workload)
+def _offered_load(flags: ServingFlags) -> OfferedLoad:
+    """Return the load: a whole trace, or enough requests for a stable percentile."""
+    qps, traffic = flags.qps, _factors(flags.traffic)
+    if is_trace(flags.workload):
+        trace = load_trace(flags.workload)
         own = _rate(trace.arrival_s) if trace.arrival_s is not None else None
         base = qps or own
         if base is None:
-            raise UserError(f"trace '{workload}' has no arrival times; say --qps")
+            raise UserError(f"trace '{flags.workload}' has no arrival times; say --qps")
         rates = tuple(None if qps is None and f == 1.0 else base * f for f in traffic)
         count = trace.prompt_tokens.size
-        return OfferedLoad(rates, min(requests, count), count, own or 0.0)
+        return OfferedLoad(rates, min(flags.requests, count), count, own or 0.0)
     drawn = tuple((qps or 1.0) * factor for factor in traffic)
-    tail = TAIL_REQUESTS / (1.0 - percentile / 100.0)
+    tail = TAIL_REQUESTS / (1.0 - flags.percentile / 100.0)
     enough = max(tail, *(rate * MIN_DURATION_S for rate in drawn))
     two_digits = 10.0 ** max(0, int(log2(enough) / log2(10.0)) - 1)
-    return OfferedLoad(drawn, requests or int(-(-enough // two_digits) * two_digits), 0)
+    return OfferedLoad(drawn, flags.requests or int(-(-enough // two_digits) * two_digits), 0)
 
 
 def _rate(arrival_s: Any) -> float | None:

@@ -94,25 +94,20 @@ def unpriced(space: DesignSpace) -> DesignSpace:
     Raises:
         UserError: a constraint or a derived column uses a price field.
     """
-    simulator = load_simulator(space.simulator)
-    if not isinstance(simulator, Reprices):
-        return space
-    for text in (*space.constraints, *space.derived.values()):
-        if named := set(names_in(text, f"'{text}'")) & set(simulator.priced):
+    fields = _price_fields(space)
+    for text in (*space.constraints, *space.derived.values()) if fields else ():
+        if named := set(names_in(text, f"'{text}'")) & set(fields):
             raise UserError(
                 f"'{text}' names '{named.pop()}': prices apply to results; write it in `where`"
             )
-    usual = {c.name: c.default for c in columns_of(simulator.point)}
-    return _with(space, {name: (usual[name],) for name in simulator.priced})
+    usual = {c.name: c.default for c in columns_of(load_simulator(space.simulator).point)}
+    return _with(space, {name: (usual[name],) for name in fields})
 
 
 def priced(space: DesignSpace, axes: Mapping[str, Any]) -> DesignSpace:
     """Return a space with the written values of price fields."""
-    simulator = load_simulator(space.simulator)
-    if not isinstance(simulator, Reprices):
-        return space
-    asked = {n: axis_values(n, axes[n], simulator) for n in simulator.priced if n in axes}
-    return _with(space, asked)
+    simulator, fields = load_simulator(space.simulator), _price_fields(space)
+    return _with(space, {n: axis_values(n, axes[n], simulator) for n in fields if n in axes})
 
 
 def repriced(results: pl.LazyFrame, space: DesignSpace) -> pl.LazyFrame:
@@ -154,18 +149,23 @@ def _in(results: pl.LazyFrame, simulator: Reprices, prices: Mapping[str, Any]) -
     )
 
 
-def _price_factors(space: DesignSpace) -> list[Factor]:
+def _price_fields(space: DesignSpace) -> Sequence[str]:
     simulator = load_simulator(space.simulator)
-    fields = set(simulator.priced) if isinstance(simulator, Reprices) else set()
+    return simulator.priced if isinstance(simulator, Reprices) else ()
+
+
+def _price_factors(space: DesignSpace) -> list[Factor]:
+    fields = set(_price_fields(space))
     return [factor for factor in space.factors if set(factor.columns) <= fields]
 
 
 def _with(space: DesignSpace, prices: Mapping[str, tuple[Any, ...]]) -> DesignSpace:
     """Return a space with other values of the price fields that are separate axes."""
-    alone = {tuple(factor.columns) for factor in _price_factors(space)}
+    if not prices:
+        return space
     factors = []
     for factor in space.factors:
-        names = tuple(factor.columns)
-        new = names in alone and len(names) == 1 and names[0] in prices
-        factors.append(Factor({names[0]: prices[names[0]]}) if new else factor)
+        name, *others = factor.columns
+        is_new = name in prices and not others
+        factors.append(Factor({name: prices[name]}) if is_new else factor)
     return dataclasses.replace(space, factors=tuple(factors))
