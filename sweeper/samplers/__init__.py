@@ -107,7 +107,6 @@ class SearchSampler(Protocol):
     """A sampler that searches by `ask` and `tell`."""
 
     points: int
-    across: str  # worst or mean over the scenarios; empty: one front per scenario
 
     def search(self, space: DesignSpace, goal: Goal) -> Search:
         """Return a new search of a space."""

@@ -7,20 +7,18 @@ continues where it was stopped.
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from simulators.core.errors import UserError, unknown
 from simulators.core.jit import Ints
 from sweeper.query.fronts import Matrix, crowding_distance, rank_layers
 from sweeper.query.pareto import minimised
-from sweeper.query.scenarios import MEAN, WORST, priced, repriced
+from sweeper.query.scenarios import priced, repriced
 from sweeper.samplers import (
     IMPOSSIBLE,
     MEETS,
@@ -33,9 +31,8 @@ from sweeper.samplers import (
 )
 from sweeper.samplers.lhs import spread_evenly
 from sweeper.samplers.random import allowed, check_options, in_blocks
-from sweeper.space.axes import Scalar
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.points import Batch, Index, Mask, number_of
+from sweeper.space.points import Batch, Index, Mask
 from sweeper.space.sql import excess, parsed
 
 _PATIENCE = 8  # requests in a row without a new design before designs are drawn at random
@@ -47,13 +44,9 @@ class SearchOptions:
 
     points: int = 1000
     seed: int = 0
-    start: str = ""
-    across: str = ""
 
     def __post_init__(self) -> None:
         check_options(self.points, self.seed)
-        if self.across not in ("", WORST, MEAN):
-            raise unknown(f"sampler.across={self.across}", self.across, (WORST, MEAN))
 
     def size(self, space: DesignSpace) -> int:
         """Return the number of points asked for, at most the size of the space."""
@@ -73,33 +66,25 @@ class SearchDriver:
 
     def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:
         """Yield a round for each `ask` of the search that names new designs."""
-        candidates = Candidates.of(space, self.goal, self.sampler.across)
-        goal = replace(self.goal, given=() if candidates.across else self.goal.given)
-        if (least := len(candidates.offsets)) > self.sampler.points:
-            raise UserError(
-                f"sampler.points={self.sampler.points}: with sampler.across={candidates.across} a "
-                f"design takes {least} points, one in each scenario"
-            )
-        search, random = self.sampler.search(candidates.space, goal), np.random.default_rng(0)
-        history = Observations.none(len(goal.objectives))
-        spent = repeats = 0
-        while (left := (self.sampler.points - spent) // least) > 0:
+        search, random = self.sampler.search(space, self.goal), np.random.default_rng(0)
+        history = Observations.none(len(self.goal.objectives))
+        repeats = 0
+        while (left := self.sampler.points - len(history.index)) > 0:
             asked = np.asarray(search.ask(), np.int64)
             if not len(asked):
                 return
-            new = candidates.new(asked, history)[:left]
+            new = _new(space, asked, history)[:left]
             if not len(new) and len(history.index) and repeats < _PATIENCE:
                 repeats += 1
                 search.tell(history.of(asked[np.isin(asked, history.index)]))
                 continue
             if not len(new):
-                new = candidates.drawn(random, history)[: min(left, len(asked))]
+                new = _drawn(space, random, history)[: min(left, len(asked))]
             if not len(new):
                 return
             repeats = 0
-            spent += len(new) * least
-            yield in_blocks(candidates.points(new))
-            history = history.with_new(candidates.observe(results(), new))
+            yield in_blocks(new)
+            history = history.with_new(_observed(space, self.goal, results(), new))
             known = np.concatenate([asked[np.isin(asked, history.index)], new])
             search.tell(history.of(_unique(known)))
 
@@ -114,95 +99,36 @@ def _unique(index: Index) -> Index:
     return index[np.sort(np.unique(index, return_index=True)[1])]
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """The designs that a search compares: the points of a space, or groups of them over scenarios.
+def _new(space: DesignSpace, index: Index, history: Observations) -> Index:
+    """Return the allowed designs that were not evaluated yet, each once and in order."""
+    index = _unique(index)
+    return allowed(space, index[~np.isin(index, history.index)])
 
-    Args:
-        space: the designs; the search sees point numbers of this space.
-        whole: the space of all points.
-        offsets: from the number of a design's first point to that of each scenario.
-        goal: objectives and condition.
-        across: worst or mean, the statistic over scenarios; empty: each scenario has its designs.
-    """
 
-    space: DesignSpace
-    whole: DesignSpace
-    offsets: Index
-    goal: Goal
-    across: str
+def _drawn(space: DesignSpace, random: np.random.Generator, history: Observations) -> Index:
+    """Return new designs drawn at random; of a small space all remaining designs."""
+    if len(space) <= 1 << 16:
+        return _new(space, random.permutation(len(space)), history)
+    return _new(space, space.drawn(random, 1 << 12), history)
 
-    @classmethod
-    def of(cls, space: DesignSpace, goal: Goal, across: str) -> Candidates:
-        """Return the designs of a space; with `across`, one per combination of the chosen axes.
 
-        Raises:
-            UserError: a given axis moves together with a chosen axis.
-        """
-        given = [n for n in goal.given if n in space.varied] if across else []
-        if not given:
-            return cls(space, space, np.zeros(1, np.int64), goal, "")
-        offsets, stride = [np.zeros(1, np.int64)], 1
-        narrowed: dict[str, Scalar] = {}
-        for factor in reversed(space.factors):
-            mine = [n for n in factor.columns if n in given]
-            if mine and len(mine) < sum(len(set(v)) > 1 for v in factor.columns.values()):
-                raise UserError(
-                    f"sampler.across={across}: {', '.join(factor.columns)} move together"
-                )
-            if mine:
-                offsets.append(np.arange(len(factor), dtype=np.int64) * stride)
-                narrowed |= {n: factor.columns[n][0] for n in mine}
-            stride *= len(factor)
-        sums = [sum(row) for row in itertools.product(*offsets)]
-        return cls(space.at(narrowed), space, np.array(sorted(sums), np.int64), goal, across)
-
-    def points(self, index: Index) -> Index:
-        """Return the numbers of all points of some designs, grouped by design."""
-        if not self.across:
-            return index
-        first = number_of(self.space.codes(index), self.whole.sizes)
-        return (first[:, np.newaxis] + self.offsets).ravel()
-
-    def new(self, index: Index, history: Observations) -> Index:
-        """Return the allowed designs that were not evaluated yet, each once and in order."""
-        index = _unique(index)
-        index = allowed(self.space, index[~np.isin(index, history.index)])
-        if not self.across or not len(index):
-            return index
-        kept = self.whole.kept(self.points(index))
-        return index if kept is None else index[kept.reshape(len(index), -1).all(axis=1)]
-
-    def drawn(self, random: np.random.Generator, history: Observations) -> Index:
-        """Return new designs drawn at random; of a small space all remaining designs."""
-        if len(self.space) <= 1 << 16:
-            return self.new(random.permutation(len(self.space)), history)
-        return self.new(self.space.drawn(random, 1 << 12), history)
-
-    def observe(self, results: pl.LazyFrame, index: Index) -> Observations:
-        """Return the observations of designs that were evaluated."""
-        goal, shown = self.goal, results
-        if goal.priced is not None:  # designs are compared at the first of the prices asked for
-            first = {n: values[0] for n, values in goal.priced.axes.items()}
-            shown = repriced(results, priced(goal.priced, first))
-        rows = answers_at(self.whole, results, self.points(index), shown)
-        met = ok = (rows["status"].cast(pl.String) == "ok").fill_null(value=False)
-        if goal.where:
-            condition = parsed(goal.where, f"where '{goal.where}'")
-            met = ok & rows.select(condition.fill_null(value=False)).to_series()
-        losses = minimised(rows, goal.objectives)
-        known = ok.to_numpy() & ~np.isnan(losses).any(axis=1)
-        tier = np.where(known, np.where(met.to_numpy(), MEETS, SIMULATED), IMPOSSIBLE)
-        losses = np.where(known[:, np.newaxis], losses, np.inf)
-        beyond = excess(goal.where or "", rows)
-        if not self.across:
-            group = scenario_numbers(self.whole, goal.given, index)
-            return Observations(index, losses, tier, group, beyond)
-        shape = (len(index), len(self.offsets))
-        together = losses.reshape(*shape, -1)
-        losses = together.max(axis=1) if self.across == WORST else together.mean(axis=1)
-        tier, beyond = tier.reshape(shape).max(axis=1), beyond.reshape(shape).max(axis=1)
-        return Observations(index, losses, tier, np.zeros(len(index), np.int64), beyond)
+def _observed(space: DesignSpace, goal: Goal, results: pl.LazyFrame, index: Index) -> Observations:
+    """Return the observations of designs that were evaluated."""
+    shown = results
+    if goal.priced is not None:  # designs are compared at the first of the prices asked for
+        first = {n: values[0] for n, values in goal.priced.axes.items()}
+        shown = repriced(results, priced(goal.priced, first))
+    rows = answers_at(space, results, index, shown)
+    met = ok = (rows["status"].cast(pl.String) == "ok").fill_null(value=False)
+    if goal.where:
+        condition = parsed(goal.where, f"where '{goal.where}'")
+        met = ok & rows.select(condition.fill_null(value=False)).to_series()
+    losses = minimised(rows, goal.objectives)
+    known = ok.to_numpy() & ~np.isnan(losses).any(axis=1)
+    tier = np.where(known, np.where(met.to_numpy(), MEETS, SIMULATED), IMPOSSIBLE)
+    losses = np.where(known[:, np.newaxis], losses, np.inf)
+    group = scenario_numbers(space, goal.given, index)
+    return Observations(index, losses, tier, group, excess(goal.where or "", rows))
 
 
 def answers_at(
@@ -291,64 +217,14 @@ def codes_of(space: DesignSpace, index: Index) -> Ints:
     return np.stack(space.codes(index), axis=1).astype(np.int64)
 
 
-def designs_in_file(space: DesignSpace, file: str) -> Index:
-    """Return the designs of this space that are nearest to those of an earlier result.
-
-    Args:
-        space: the designs.
-        file: a Parquet or CSV file with a column for some of the axes, such as the `front.parquet`
-            of a run. A missing axis takes its first value, a number moves to the nearest value
-            (on a logarithm where both are positive), and a row with an unknown word is dropped.
-
-    Raises:
-        UserError: the file cannot be read, or none of its rows is a design.
-    """
-    try:
-        rows = pl.read_csv(file) if file.endswith(".csv") else pl.read_parquet(file)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise UserError(f"sampler.start={file} cannot be read: {error}") from error
-    if not any(name in rows.columns for name in space.varied):
-        raise UserError(f"sampler.start={file} has none of the axes {', '.join(space.varied)}")
-    found = [nearest(space, row) for row in rows.to_dicts()]
-    if not (kept := [codes for codes in found if codes is not None]):
-        raise UserError(f"sampler.start={file}: no row is a design of this space")
-    return allowed(space, np.unique(number_of(np.array(kept).T, space.sizes)))
-
-
 def initial_designs(
     space: DesignSpace, options: SearchOptions, count: int, random: np.random.Generator
 ) -> Index:
-    """Return the designs of `sampler.start`, then `count` others that are spread evenly.
+    """Return `count` designs that are spread evenly.
 
     A search with fewer points evaluates a prefix of the designs of one with more.
     """
     drawn = spread_evenly(space, random, count)
-    if options.across or options.points < count:  # a prefix is spread evenly too
+    if options.points < count:  # a prefix is spread evenly too
         drawn = np.random.default_rng(options.seed).permutation(drawn)
-    if not options.start:
-        return drawn
-    first = designs_in_file(space, options.start)
-    return np.concatenate([first, drawn[~np.isin(drawn, first)]])
-
-
-def nearest(space: DesignSpace, row: Mapping[str, object]) -> list[int] | None:
-    """Return the codes of the design nearest to a row; None if the row has an unknown word."""
-    codes = []
-    for factor in space.factors:
-        distance = np.zeros(len(factor))
-        for name, values in factor.columns.items():
-            if row.get(name) is not None:
-                distance += [_distance(value, row[name]) for value in values]
-        if np.isinf(distance.min()):
-            return None
-        codes.append(int(np.argmin(distance)))
-    return codes
-
-
-def _distance(value: object, other: object) -> float:
-    if value == other:
-        return 0.0
-    if not (isinstance(value, int | float) and isinstance(other, int | float)):
-        return math.inf
-    distance = abs(math.log(value / other)) if min(value, other) > 0 else abs(value - other)
-    return math.inf if math.isnan(distance) else distance
+    return drawn

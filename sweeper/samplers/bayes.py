@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,6 @@ from sweeper.samplers._search_driver import (
     SearchOptions,
     codes_of,
     initial_designs,
-    nearest,
     ordered_of,
 )
 from sweeper.space.design_space import DesignSpace
@@ -40,9 +39,6 @@ class Bayes(SearchOptions):
     Args:
         points: number of points.
         seed: seed of random numbers.
-        start: a Parquet or CSV file of designs to begin with, such as an earlier `front.parquet`.
-        across: worst or mean, the statistic over all scenarios; empty: all scenarios make one
-            front.
         batch: designs asked for at a time.
         first: designs drawn at random to begin with.
         study: URL of an Optuna storage, such as sqlite:///study.db; the search learns from trials
@@ -93,7 +89,7 @@ class _Parzen:
         """Return designs that are likely good."""
         if self._study is None:
             first, random = self._options.first, np.random.default_rng(self._options.seed)
-            return initial_designs(self._space, self._options, first, random)[:first]
+            return initial_designs(self._space, self._options, first, random)
         codes = np.zeros((self._options.batch, len(self._space.factors)), np.int64)
         trials = [self._study.ask(self._kinds) for _ in codes]
         for row, trial in zip(codes, trials, strict=True):
@@ -144,7 +140,7 @@ class _Parzen:
         wanted = ["minimize"] * objectives
         self._study = self._optuna.create_study(directions=wanted, sampler=sampler)
         for params, losses, tier in self._stored.of_others() if self._stored else ():
-            codes = nearest(self._space, params)
+            codes = _nearest(self._space, params)
             if codes is not None:
                 self._add(codes, losses, tier)
 
@@ -229,6 +225,29 @@ class _Stored:
         )
         self._study.add_trial(trial)
         self._kept.add(number)
+
+
+def _nearest(space: DesignSpace, row: Mapping[str, object]) -> list[int] | None:
+    """Return the codes of the design nearest to a row; None if the row has an unknown word."""
+    codes = []
+    for factor in space.factors:
+        distance = np.zeros(len(factor))
+        for name, values in factor.columns.items():
+            if row.get(name) is not None:
+                distance += [_distance(value, row[name]) for value in values]
+        if np.isinf(distance.min()):
+            return None
+        codes.append(int(np.argmin(distance)))
+    return codes
+
+
+def _distance(value: object, other: object) -> float:
+    if value == other:
+        return 0.0
+    if not (isinstance(value, int | float) and isinstance(other, int | float)):
+        return math.inf
+    distance = abs(math.log(value / other)) if min(value, other) > 0 else abs(value - other)
+    return math.inf if math.isnan(distance) else distance
 
 
 SAMPLER = Bayes

@@ -45,19 +45,12 @@ class BranchAndBound:
 
     Args:
         points: largest number of points; a search that reaches it has not proved its front.
-        across: must be empty: each scenario has its front.
     """
 
     points: int = ALL
-    across: str = ""
 
     def __post_init__(self) -> None:
         check_options(self.points)
-        if self.across:
-            raise UserError(
-                "sampler=bounds proves a front for each scenario, not one across them: "
-                "sampler.across is for nsga2, bayes and halving"
-            )
 
     def size(self, space: DesignSpace) -> int:
         """Return the number of points asked for, at most the size of the space."""

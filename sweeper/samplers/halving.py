@@ -48,8 +48,6 @@ class Halving(SearchOptions):
     Args:
         points: largest number of simulated points.
         seed: seed of the designs that are simulated first.
-        start: a Parquet or CSV file of designs to begin with, such as an earlier `front.parquet`.
-        across: worst or mean, the statistic over all scenarios; empty: one front per scenario.
         first: number of evenly spread designs that are simulated first.
         batch: number of designs simulated at a time.
         band: half-width of the error band, in standard deviations.

@@ -38,8 +38,6 @@ class Nsga2(SearchOptions):
     Args:
         points: number of points.
         seed: seed of random numbers.
-        start: a Parquet or CSV file of designs to begin with, such as an earlier `front.parquet`.
-        across: worst or mean, the statistic over all scenarios; empty: one front per scenario.
         population: number of offspring and of survivors per generation; the whole front survives.
     """
 
@@ -69,8 +67,7 @@ class _Evolution:
         factors = enumerate(space.factors)
         self._given = [i for i, factor in factors if factor.columns.keys() <= set(given)]
         self._population: Observations | None = None
-        first = initial_designs(space, options, self._count, self._random)
-        self._first = first[: self._count]
+        self._first = initial_designs(space, options, self._count, self._random)
 
     def ask(self) -> Index:
         """Return the offspring of tournament winners, equally many for each scenario."""

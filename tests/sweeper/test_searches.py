@@ -1,4 +1,4 @@
-"""Searches find fronts, use earlier results and rank designs over several scenarios."""
+"""Searches find fronts, use earlier results and rank designs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from simulators.core.errors import UserError
 from sweeper.query.fronts import hypervolume
 from sweeper.query.pareto import minimised, pareto_front
 from sweeper.samplers import MEETS, Goal, Observations, Search, load_sampler
-from sweeper.samplers._search_driver import SearchDriver, designs_in_file, ranked, scenario_numbers
+from sweeper.samplers._search_driver import SearchDriver, ranked, scenario_numbers
 from sweeper.samplers.halving import cheap_metrics, predicted
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.points import Index
 from sweeper.sweep import Sweep
 from tests.toys import QUADRATIC, space
 
@@ -71,65 +70,6 @@ def test_infeasible_designs_are_ranked_by_constraint_violation() -> None:
     assert ranked(Observations(np.arange(3), losses, missed, none, excess))[0].tolist() == [2, 0, 1]
 
 
-def test_design_ranking_uses_the_worst_scenario(tmp_path: Path) -> None:
-    """Of n given as 1 and 2, the cost counts twice: a design's points are picked together."""
-    seen: list[Observations] = []
-
-    class Watching:
-        points, across = 8, "worst"
-
-        def size(self, space: DesignSpace) -> int:
-            return self.points
-
-        def search(self, space: DesignSpace, goal: Goal) -> Search:
-            assert space.varied == ("x", "y")
-            return self
-
-        def ask(self) -> Index:
-            return np.array([0, 1, 41, 42])
-
-        def tell(self, observed: Observations) -> None:
-            seen.append(observed)
-
-    asked = plane()
-    sweep = Sweep.of(
-        asked, outputs=str(tmp_path / "rows"), sampler=Watching(), objectives={"cost_usd": "min"}
-    )
-    rows = Sweep(**{**vars(sweep), "given": ("n",)}).run().collect()
-    assert rows.height == 8
-    assert seen[0].losses[:, 0].tolist() == [
-        2 * ((x - 3) ** 2 + (y - 4) ** 2) for x in (0, 1) for y in (0, 1)
-    ]
-
-
-def test_search_starts_near_earlier_designs(tmp_path: Path) -> None:
-    file = tmp_path / "front.parquet"
-    pl.DataFrame({"x": [7.4, 40.0], "n": [2, 1], "cost_usd": [0.1, 0.2]}).write_parquet(file)
-    found = plane().points(designs_in_file(plane(), str(file))).select("x", "y", "n").rows()
-    assert found == [(7.0, 0.0, 2), (40.0, 0.0, 1)]
-    with pytest.raises(UserError, match="cannot be read"):
-        designs_in_file(plane(), str(tmp_path / "none.parquet"))
-
-
-@pytest.mark.parametrize("rows", ["", "nan,2\n", ",b\n"])
-def test_initial_design_file_without_designs_is_refused(tmp_path: Path, rows: str) -> None:
-    (tmp_path / "front.csv").write_text(f"x,label\n{rows}")
-    asked = space(QUADRATIC, {"x": [1, 2], "label": ["a", "c"]})
-    with pytest.raises(UserError, match="no row is a design of this space"):
-        designs_in_file(asked, str(tmp_path / "front.csv"))
-
-
-def test_initial_designs_ignore_empty_cells_and_accept_negative_numbers(tmp_path: Path) -> None:
-    (tmp_path / "front.csv").write_text("x,y\n-2.4,\n0,9\n")
-    asked = space(QUADRATIC, {"x": [-5, -2, 1], "y": [4, 8]})
-    assert asked.points(designs_in_file(asked, str(tmp_path / "front.csv"))).select(
-        "x", "y"
-    ).rows() == [
-        (-2, 4),
-        (1, 8),
-    ]
-
-
 @pytest.mark.parametrize("name", ["nsga2", "halving", "bayes"])
 def test_smaller_search_evaluates_a_subset(name: str) -> None:
     if name == "bayes":
@@ -143,13 +83,6 @@ def test_smaller_search_evaluates_a_subset(name: str) -> None:
     assert len(chosen) == 15
     assert chosen < all_of_them
     assert len(set(plane().points(np.array(sorted(chosen)))["x"])) > 7  # they are spread
-
-
-def test_overall_search_evaluates_each_scenario_of_a_design(tmp_path: Path) -> None:
-    sampler = load_sampler("nsga2", points=1, across="worst")
-    goal = Goal({"cost_usd": "min"}, given=("n",))
-    with pytest.raises(UserError, match="a design takes 2 points"):
-        next(SearchDriver(sampler, goal).rounds(plane(), pl.LazyFrame))  # type: ignore[arg-type]
 
 
 def test_conditional_axis_is_active_only_with_its_condition() -> None:
@@ -177,7 +110,6 @@ def test_inactive_union_axis_stays_at_its_first_value() -> None:
     ("options", "complaint"),
     [
         ({"points": 0}, "sampler.points=0"),
-        ({"across": "best"}, "sampler.across=best"),
         ({"population": 1}, "two designs"),
     ],
 )
