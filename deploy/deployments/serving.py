@@ -10,7 +10,7 @@ import functools
 import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -33,9 +33,7 @@ from simulators.serving.point import (
     EAGLE,
     EAGLE3,
     FIXED,
-    HOST,
     MEDUSA,
-    OVERLAPPED,
     ServingPoint,
 )
 from simulators.serving.prices.batch_price import skips_layers
@@ -47,6 +45,7 @@ ORCHESTRATORS = Folder("orchestrator", "orchestrators", ".yaml", package="deploy
 """Templates of manifests."""
 OPTIONS = Folder("serving engine", "engines", ".jinja", package="deploy")
 """Folder with a template of options per engine, next to the TOML files of `ENGINES`."""
+REFUSALS = OPTIONS.shipped / "_refusals.jinja"
 TITLE, SCRIPT = (ORCHESTRATORS.shipped / name for name in ("_title.yaml", "_script.yaml"))
 NODES = ORCHESTRATORS.shipped / "gpu_nodes.toml"
 
@@ -201,22 +200,14 @@ def launch_of(point: ServingPoint, engine: str) -> EngineCommand:
             f"{', '.join(_engines_of(point.scheduler))}"
         )
     deployment_of(point)  # raises where the design cannot exist
-    for is_refused, why in _refusals(point):
-        if is_refused:
-            raise UserError(why)
-    if point.cache.block_size not in sheet.block_sizes:
-        raise UserError(
-            f"{sheet.name} has no KV blocks of {point.cache.block_size} tokens; "
-            f"it has {', '.join(map(str, sheet.block_sizes))}"
-        )
-    for what, known, precision in (
-        ("weights", sheet.dtypes, point.dtype),
-        ("a KV cache", sheet.kv_dtypes, point.kv_dtype),
-    ):
-        if precision not in known:
-            raise UserError(
-                f"{sheet.name} documents no {what} in {precision}; it has {', '.join(known)}"
-            )
+    filled(
+        REFUSALS,
+        point=point,
+        engine=sheet,
+        skips_layers=skips_layers(point),
+        shares_gpu=shares_gpu(point),
+        scales=[n for n in (*GPU_SCALES, "colocation.time_share") if attrgetter(n)(point) != 1.0],
+    )
     model = load_model(point.model)
     options, file = _options(engine, sheet, point, model)
     words = (*sheet.dtypes[point.dtype], *options, *sheet.kv_dtypes[point.kv_dtype])
@@ -225,34 +216,6 @@ def launch_of(point: ServingPoint, engine: str) -> EngineCommand:
     gpus = point.tp * point.pp * point.attention_dp
     nodes = math.ceil(gpus / cluster_for(point.cluster, load_gpu(point.gpu)).gpus_per_node)
     return EngineCommand(sheet, repository_of(model), words, nodes, gpus, file)
-
-
-def _refusals(point: ServingPoint) -> Iterator[tuple[bool, str]]:
-    """Yield conditions under which no engine can deploy the design, each with the message."""
-    yield (
-        point.scheduling.mixed_step == OVERLAPPED or point.cache.offload_to != HOST,
-        f"no engine on offer has scheduling.mixed_step {OVERLAPPED}, or cache.offload_to other "
-        f"than {HOST}",
-    )
-    yield (
-        skips_layers(point),
-        "no engine on offer skips layers for some tokens: dynamic.exit_depth, "
-        "dynamic.mod_capacity and dynamic.prune_keep_ratio 1",
-    )
-    accelerator = point.accelerator
-    yield accelerator != NOTHING, f"no engine runs on accelerator '{accelerator}', only on GPUs"
-    scales = [n for n in (*GPU_SCALES, "colocation.time_share") if attrgetter(n)(point) != 1.0]
-    yield bool(scales), f"a hypothetical device cannot be deployed: {', '.join(scales)} is not 1"
-    yield (
-        bool(point.pools.prefill_gpus),
-        "pools.prefill_gpus, pools.decode_gpus: separate pools need a router and KV transfer, "
-        "which no engine's command starts: --target dynamo, or llm_d",
-    )
-    yield (
-        shares_gpu(point),
-        "co-located models cannot be exported: start each model's engine by hand, under "
-        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE for a share of the SMs",
-    )
 
 
 def _options(
