@@ -32,6 +32,7 @@ from simulators.core.jit import Floats
 from simulators.evidence.lookup import notes_on
 from simulators.kernels import price as kernels
 from simulators.kernels.energy import idle_w_of
+from simulators.training.communication import LAYERS
 from simulators.training.job import CALIBRATION, Constants, check_job, load_constants
 from simulators.training.memory import RESERVED_BYTES, RankMemory, rank_memory
 from simulators.training.metrics import (
@@ -51,7 +52,6 @@ from simulators.training.operators import (
     AGAIN_ELEMENTWISE,
     FORWARD,
     INPUTS,
-    LAYERS,
     SUMS,
     WEIGHTS,
     runs,
