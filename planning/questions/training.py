@@ -20,7 +20,6 @@ from simulators.training.metrics import job_of, plans_of
 from simulators.training.point import TrainingPoint, batch_of
 from simulators.training.simulator import SIMULATOR
 from sweeper.questions import Deadline, Question, flag
-from sweeper.text import number_in
 
 COST = "run_cost_usd"
 DAY_S = 86_400.0
@@ -45,8 +44,8 @@ class TrainingFlags:
     model: str = flag("a model of the catalog, or a config.json")
     gpu: str = flag("GPUs to choose from, as in h100_sxm,b200_sxm")
     gpus: int = flag("number of GPUs (default 1024)", least=1, default=1024)
-    tokens: str = flag("training tokens of the run, as in 2T (default 1T)", default="1T")
-    batch_tokens: str = flag("tokens per step, as in 4M (default 4M)", default="4M")
+    tokens: float = flag("training tokens of the run, as in 2T (default 1T)", default=1e12)
+    batch_tokens: float = flag("tokens per step, as in 4M (default 4M)", default=4e6)
     sequence: int = flag("tokens per sequence (default 8192)", least=1, default=8192)
     dtype: str = flag("precisions to choose from (default bf16)", default="bf16")
     loss: float = flag("target loss of a scaling law, instead of --tokens", default=0.0)
@@ -59,8 +58,9 @@ def question_of(flags: TrainingFlags) -> Question:
     Raises:
         UserError: a number of tokens or days is not positive.
     """
-    if not flags.days > 0:
-        raise UserError(f"--days {flags.days:g}: write a number above zero")
+    for name in ("tokens", "batch_tokens", "days"):
+        if not getattr(flags, name) > 0:
+            raise UserError(f"--{name} {getattr(flags, name):g}: write a number above zero")
     space = _space(flags)
     mark = hashlib.blake2b(json.dumps(space).encode(), digest_size=3).hexdigest()
     return Question(
@@ -88,25 +88,10 @@ def question_of(flags: TrainingFlags) -> Question:
     )
 
 
-def tokens_of(text: str, name: str) -> float:
-    """Parse a number with a suffix such as K, M or T.
-
-    Raises:
-        UserError: not a positive number.
-
-    >>> tokens_of("4M", "batch_tokens")
-    4000000.0
-    """
-    number = number_in(text)
-    if number is None or not number > 0:
-        raise UserError(f"--{name} {text}: write a number of tokens above zero, as in 4M or 2T")
-    return number
-
-
 def _space(flags: TrainingFlags) -> dict[str, Any]:
     """Return the space of candidate designs; degrees of parallelism are powers of two."""
     model = load_model(flags.model)
-    sequences = tokens_of(flags.batch_tokens, "batch_tokens") / flags.sequence
+    sequences = flags.batch_tokens / flags.sequence
     batch = 2 ** max(0, round(math.log2(sequences)))
     powers = [2**n for n in range(int(math.log2(flags.gpus)) + 1)]
     dp = sorted({n for n in (*powers, *(flags.gpus // n for n in powers)) if n <= batch})
@@ -120,7 +105,7 @@ def _space(flags: TrainingFlags) -> dict[str, Any]:
             "gpu": flags.gpu.split(","),
             "sequence": flags.sequence,
             "batch": batch,
-            "tokens": tokens_of(flags.tokens, "tokens"),
+            "tokens": flags.tokens,
             "target_loss": flags.loss,
             "dtype": flags.dtype.split(","),
             "tp": [n for n in powers if n <= 8],
