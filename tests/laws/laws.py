@@ -165,14 +165,14 @@ def _violation(laws: Laws, sample: Sample, holds: Mask) -> str:
     """Return the number of violations, and the one with the fewest unusual values."""
     usual = {c.name: c.default for c in columns_of(laws.simulator.point)}
     points = sample.per_row(lambda p: p)[~holds]
-    told = [{k: v for k, v in p.items() if v != usual[k]} for p in points]
-    number = min(range(len(told)), key=lambda n: len(told[n]))
+    unusual = [{k: v for k, v in p.items() if v != usual[k]} for p in points]
+    number = min(range(len(unusual)), key=lambda n: len(unusual[n]))
     row = (
         sample.rows.filter(pl.Series(sample.feasible))
         .filter(pl.Series(~holds))
         .row(number, named=True)
     )
-    return f"{len(told)} of {holds.size} rows break it, for example {told[number]}\n{row}"
+    return f"{len(unusual)} of {holds.size} rows break it, for example {unusual[number]}\n{row}"
 
 
 def _drawn(column: Column, draw: Draw | None, dice: np.random.Generator) -> Any:

@@ -164,8 +164,8 @@ def run_energy_is_at_least_energy_of_its_steps(sample: Sample) -> Mask:
 @law
 def memory_fits_the_gpu(sample: Sample) -> Mask:
     """The fullest rank of a feasible plan fits its GPU's memory."""
-    room = sample.per_row(lambda p: load_gpu(p["gpu"]).hbm_bytes)
-    return at_most(sample["memory_bytes"], room)
+    hbm_bytes = sample.per_row(lambda p: load_gpu(p["gpu"]).hbm_bytes)
+    return at_most(sample["memory_bytes"], hbm_bytes)
 
 
 @law
