@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,8 @@ def test_slurm_script_is_valid() -> None:
 @pytest.mark.slow
 def test_container_image_holds_all_required_files(tmp_path: Path) -> None:
     text = (CLUSTER / "Containerfile").read_text()
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    assert all(f"COPY {name} " in text for name in wheel["targets"]["wheel"]["packages"])
     for source, target in re.findall(r"^COPY (.+) (\S+)$", text, flags=re.MULTILINE):
         for name in source.split():
             assert (ROOT / name).exists()
@@ -89,12 +93,24 @@ def test_container_image_holds_all_required_files(tmp_path: Path) -> None:
                 shutil.copytree(ROOT / name, tmp_path / target)
             else:
                 shutil.copy(ROOT / name, tmp_path / target)
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "sweeper", "plan", "+space=quickstart"],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(tmp_path), "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    config = {
+        "model_type": "llama",
+        "vocab_size": 32000,
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    question = "ask --model llama3_1_8b --gpu h100_sxm --qps 1 --requests 30"
+    for words in ("plan +space=quickstart", question, "show ./config.json"):
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "sweeper", *words.split()],
+            cwd=tmp_path,
+            env={"PYTHONPATH": str(tmp_path), "HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
