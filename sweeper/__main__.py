@@ -18,7 +18,7 @@ from pathlib import Path
 
 from simulators.core.errors import UserError, suggestion
 from simulators.core.folder import is_trusted
-from sweeper.commands import COMMANDS
+from sweeper.commands import COMMANDS, HELP
 from sweeper.commands.flags import examples
 from sweeper.space.shipped_files import spaces
 from sweeper.text import printable, quoting
@@ -26,26 +26,8 @@ from sweeper.text import printable, quoting
 _WIDEST = 2000
 """Characters of a line of an error message."""
 _PACKAGES = ("sweeper", "simulators", "deploy", "planning", "formats", "lab")
-USAGE = "\n".join(
-    [
-        "python -m sweeper COMMAND ...      (or: sweeper COMMAND ...)\n",
-        "  +space=NAME  run or resume a sweep; prints its Pareto front",
-        *(f"  {name:12} {one['about']}" for name, one in COMMANDS.items()),
-        """
-KEY is the first digits of a design's key, or `knee` for the best compromise.
-`COMMAND --help` prints options and examples.
-Overrides of a sweep, as in Hydra:
-  'space.axes.tp=[4,8]'  'space.axes.qps=0.5..32 log 13'  output=json
-  sampler=random sampler.points=500  engine=ray engine.actors=4
-  engine=inline  outputs=/data/sweeps  failures.retry=true  plot=false
-
-First steps:
-  python -m sweeper list models llama
-  python -m sweeper list gpus h
-  python -m sweeper ask --model llama3_1_8b --gpu h100,l40s --gpus 4 --qps 2
-  python -m sweeper +space=quickstart
-""",
-    ]
+USAGE = HELP.replace(
+    "{commands}", "\n".join(f"  {name:12} {one['about']}" for name, one in COMMANDS.items())
 )
 
 

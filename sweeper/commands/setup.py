@@ -26,21 +26,6 @@ from sweeper.space.space_file import KEYS, SpaceConfig, flat, read_space
 
 SHELLS = ("bash", "zsh", "fish")
 _NOTATION = "a value, a list, or a range: 1..8, 0.5..32 log 13, pow2 1..64, capacity 0.1..64"
-_SQL = "polars SQL over axes, derived columns and facts"
-_ABOUT = {
-    "simulator": "the simulator that evaluates the points",
-    "axes": "values of each axis; axes left out have default values",
-    "zip": "axes whose lists of values are paired, element by element",
-    "union": "alternative sets of axes; the space is their union",
-    "derived": f"columns computed from axes: name to {_SQL}",
-    "constraints": f"conditions that points must meet to be simulated: {_SQL}",
-    "when": f"condition under which an axis varies (else: its first value): {_SQL}",
-    "slo": "the condition on metrics that limits a capacity axis",
-    "where": "a condition on results that designs on the front must meet",
-    "objectives": "metrics to optimize: name to min or max",
-    "given": "scenario axes: each combination of values has a separate front",
-    "scenario": "expected figures: an SQL expression with a plausible range each",
-}
 _SETTINGS = ("outputs=", "output=json", "output=text", "plot=false", "failures.retry=true")
 
 
@@ -104,6 +89,7 @@ def schema(words: list[str]) -> int:
 def space_schema() -> dict[str, Any]:
     """Return the JSON Schema of space files, with one case per simulator."""
     (kinds,) = (d["properties"] for d in msgspec.json.schema(SpaceConfig)["$defs"].values())
+    about = COMMANDS["schema"]["keys"]
     kinds["simulator"]["examples"] = list(runnable(SIMULATORS))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -111,7 +97,7 @@ def space_schema() -> dict[str, Any]:
         "type": "object",
         "required": ["simulator"],
         "additionalProperties": False,
-        "properties": {key: {"description": _ABOUT[key], **kinds[key]} for key in KEYS},
+        "properties": {key: {"description": about[key], **kinds[key]} for key in KEYS},
         "allOf": [_case(name) for name in runnable(SIMULATORS)],
     }
 
