@@ -277,7 +277,6 @@ def _wide(column: pl.Series) -> bool:
 
 
 def _ticks(axis: Any, answers: Answers, name: str) -> None:
-    """Format the ticks of an axis with units."""
     text = mpl.ticker.FuncFormatter(lambda value, _position: answers.human(name, float(value)))
     axis.set_major_formatter(text)
     axis.set_minor_formatter(mpl.ticker.NullFormatter())

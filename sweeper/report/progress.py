@@ -128,8 +128,6 @@ def shown(progress: Progress, stream: TextIO | None = None) -> Iterator[_Lines]:
 
 
 class _Lines:
-    """Print messages and progress as plain lines."""
-
     def __init__(self, progress: Progress, stream: TextIO) -> None:
         self.progress, self.stream = progress, stream
         self.drawn = time.perf_counter()
@@ -152,8 +150,6 @@ class _Lines:
 
 
 class _Terminal(_Lines):
-    """Print messages above a progress bar that redraws itself."""
-
     def __init__(self, progress: Progress, stream: TextIO) -> None:
         super().__init__(progress, stream)
         from rich.console import Console
@@ -230,7 +226,6 @@ class Watch:
         return len(new)
 
     def _summary(self, name: str) -> Part:
-        """Return the summary of a part."""
         found, wanted = self.answers, self.answers.objectives
         asked = names_in(found.where, "where") if found.where else []
         columns = list(dict.fromkeys([*wanted, *asked, "status", "reason"]))

@@ -205,7 +205,6 @@ def _knee_sentence(found: Answers) -> str:
 
 
 def _evidence_sentence(found: Answers) -> str:
-    """Return the knee's time by evidence and the operator with the weakest evidence."""
     said = shares_in_words(shares_of_row(found.best))
     if not said:
         return ""
@@ -222,7 +221,6 @@ def _example(found: Answers) -> str:
 
 
 def _print_reasons(found: Answers) -> None:
-    """Print the reasons of infeasible and failed points, most frequent first."""
     said = found.reasons_in_words
     for sentence in said[:_REASONS]:
         print_words(f"  {sentence}", "    ")

@@ -226,7 +226,6 @@ def wrapped(text: str, width: int | None, indent: str = "") -> str:
 
 
 def _least(column: Sequence[str]) -> int:
-    """Return the smallest width of a column."""
     pieces = [piece.rstrip() for piece in _PIECE.findall(column[0])]
     for cell in column[1:]:
         pieces += [cell] if _is_figure(cell) else cell.split()

@@ -304,7 +304,6 @@ class BisectionState:
         return order
 
     def _near_misses(self, answer: int) -> Index:
-        """Return near misses with fewer replicas."""
         mine = (self.answer == answer)[:, np.newaxis]
         near = (self.miss > 1.0) & (self.miss < _NEAR_MISS) & mine
         found = {

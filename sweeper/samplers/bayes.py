@@ -117,7 +117,6 @@ class _Parzen:
                 self._stored.add(number, losses, tier)
 
     def _add(self, codes: list[int], losses: list[float], tier: int) -> None:
-        """Add a trial to the study in memory."""
         trial = self._optuna.trial.create_trial(
             params={place: codes[int(place)] for place in self._kinds},
             distributions=self._kinds,

@@ -169,7 +169,6 @@ class _Proof:
             self._boxes = self._boxes.take(~wide).joined(parts)
 
     def _number(self, codes: Ints) -> Index:
-        """Return the point number of each row of codes of the factors that vary."""
         return np.zeros(len(codes), np.int64) + number_of(codes.T, self._sizes)
 
     def _bounded(self, low: Ints, high: Ints) -> Boxes:

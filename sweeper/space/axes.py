@@ -142,8 +142,6 @@ def refined_values(written: Any) -> tuple[str, ...]:
 
 
 def _range(name: str, text: str, *, whole: bool) -> list[float]:
-    """Return the values of a range in words."""
-
     def refused(why: str) -> UserError:
         return UserError(f"axis '{name}': '{text}' {why}")
 

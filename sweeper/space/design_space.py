@@ -197,7 +197,6 @@ def _first_of(name: str, factor: Factor) -> str:
 
 
 def _equals(name: str, value: Scalar) -> str:
-    """Return the SQL condition that an axis has a value."""
     quoted = "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
     return f"{name} IS NULL" if value is None else f"{name} = {quoted}"
 
@@ -272,7 +271,6 @@ def checked(text: str | None, space: DesignSpace) -> str | None:
 
 
 def _types_of(space: DesignSpace) -> dict[str, pl.DataType]:
-    """Return the type of each column of the rows of a space."""
     derived = [pa.field(name, space.derived_type(name)) for name in space.derived]
     answer = [*schema_of(load_simulator(space.simulator).metrics), *OUTCOME]
     known = {f.name: f for f in [*space.schema, *derived, *answer]}

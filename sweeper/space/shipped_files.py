@@ -48,7 +48,6 @@ def _searched() -> tuple[Path, ...]:
 
 
 def _files() -> dict[str, Path]:
-    """Return the files of all spaces and scenarios, by name."""
     found: dict[str, Path] = {}
     for folder in _searched():
         files = sorted((folder / "spaces").rglob("*.yaml"))

@@ -268,5 +268,4 @@ def _tokens(text: str, what: str) -> Iterator[tuple[str, str]]:
 
 
 def _said(error: BaseException) -> str:
-    """Return the first line of a message of polars."""
     return shown((str(error).splitlines() or [""])[0], 200)

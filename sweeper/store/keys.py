@@ -196,7 +196,6 @@ def begin_with(definition: Definition, rows: pl.LazyFrame, prefix: str) -> pl.Da
 
 
 def _halves(definition: Definition, points: pl.DataFrame) -> list[Any]:
-    """Return the two halves of each point's key."""
     start = _hash("", None, definition.shared())
     totals = [np.full(len(points), half, np.uint64) for half in start]
     for factor in definition.factors:

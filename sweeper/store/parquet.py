@@ -264,7 +264,6 @@ def check_writable(folder: str) -> None:
 
 
 def _try_object(fs: pafs.FileSystem, name: str) -> None:
-    """Write an object and delete it."""
     with fs.open_output_stream(name) as sink:
         sink.write(name.encode())
     fs.delete_file(name)

@@ -321,7 +321,6 @@ def _stored_definition(results: str, name: str) -> Definition:
 
 @functools.lru_cache(maxsize=65536)
 def _without(results: str, name: str) -> Index:
-    """Return the point numbers that a part leaves out of its range."""
     return unpacked(metadata(results, name)["without"])
 
 
@@ -340,7 +339,6 @@ def answer_schema(simulator: Simulator) -> pa.Schema:
 
 
 def _no_rows(space: DesignSpace) -> pl.DataFrame:
-    """Return the columns of a space without rows."""
     nothing = np.empty(0, np.int64)
     schema = answer_schema(load_simulator(space.simulator))
     frame = pl.DataFrame(pl.from_arrow(schema.empty_table()))

@@ -195,7 +195,6 @@ def _rows(content: Content, rows: int) -> tuple[pl.DataFrame, int]:
 
 
 def _sample(results: pl.LazyFrame, columns: Sequence[pl.Expr], *, every: int) -> pl.DataFrame:
-    """Return columns of every `every`-th feasible row."""
     found, seen = [], 0
     for some in slices(results):
         table = some.filter(FEASIBLE).select(columns).collect()
