@@ -24,8 +24,8 @@ import polars as pl
 
 from lab.claims.claim import EMPTY, Cells, columns
 from lab.fits.kernels import fused_kernels as fused_fits
-from lab.fits.kernels.decode_attention import octaves_left_out
 from lab.fits.kernels.fp32_kernels import FEW_ROWS, SEEDS, few_shot_exercise
+from lab.fits.kernels.fused_kernels import octaves_left_out
 from lab.fits.kernels.power import SETTLED_S, meter_of, reading_w
 from lab.fits.kernels.tensor_cores import IN_LAYERS, seconds_of
 from lab.fits.kernels.transferred_kernels import Trial, costs_of, formats_of, trials

@@ -2,8 +2,10 @@
 
 The numbers of a form are fitted to half of all shapes, and monotone trees to its residuals. One
 half of the other shapes gives the 90 % interval, the rest is the test set; errors are of both.
-Decode has grids in place of trees (`decode_attention.py`). `fused_kernels.toml` says which kernels
-are fitted, docs/explanation/kernels.md how Triton's latent and unified attention are.
+Decode has grids in place of trees: residuals of the form, smoothed over octaves by a Gaussian
+process (Rasmussen and Williams, 2006) and made non-decreasing by alternating isotonic regressions
+(Dykstra and Robertson, 1982); octaves left out in turn give error and interval.
+`fused_kernels.toml` says which kernels are fitted, docs/explanation/kernels.md describes the fits.
 
 Auxiliary kernels are state updates, convolutions, quantisation and embeddings. GPUs whose kernels
 were timed only inside an engine have pointwise chains of layers, without trees.
@@ -12,39 +14,44 @@ were timed only inside an engine have pointwise chains of layers, without trees.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.optimize import isotonic_regression
 
 from lab.fits.driver import Calibration, chosen, declared
-from lab.fits.kernels.decode_attention import fit_decode, multiplies_by_warps
-from lab.fits.kernels.kernel_calibration import (
-    FittedEntry,
-    Numbers,
-    best_form,
-    entries,
-    fit_correction,
-    fit_plain,
-    form,
-    judged,
-    plain_entry,
-)
-from lab.fits.methods import band_of, grouped, leave_one_out, quantile
+from lab.fits.kernels import kernel_calibration as calibration
+from lab.fits.kernels.kernel_calibration import FittedEntry, Numbers, form, plain_entry
+from lab.fits.methods import band_of, grouped, leave_one_out, matern, quantile
 from lab.tables import fused_kernels as tables
 from lab.tables import tensor_kernels
 from lab.tables.fused_kernels import models_of, products_of
-from lab.tables.rows import Floats, Groups, Rows, evenly, is_host_timed, joined, read_table
+from lab.tables.rows import (
+    Bools,
+    Floats,
+    Groups,
+    Rows,
+    Sizes,
+    evenly,
+    is_host_timed,
+    joined,
+    mape,
+    read_table,
+)
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.folder import read_toml
-from simulators.evidence.intervals import COVERED, Band
-from simulators.evidence.transfer import LIBRARY_ALONE, library_of
+from simulators.evidence.intervals import COVERED, WIDEST, Band
+from simulators.evidence.transfer import LIBRARY_ALONE, instructions, library_of
+from simulators.kernels import corrections
 from simulators.kernels.families import attention, auxiliary_kernels, experts
 from simulators.kernels.families.family import Entry
 from simulators.kernels.families.latent_attention import MOST_SPLITS, SPLITS
 from simulators.kernels.families.streaming import chain_seconds
+from simulators.workload.operators import Attention
 
 CONFIG = read_toml(Path(__file__).with_suffix(".toml"))
 KERNELS = (*tables.TABLES, "mixed")
@@ -79,7 +86,9 @@ def fit_fused_kernels(reference: Path, only: Sequence[str] = ()) -> Iterator[Cal
         found = [rows for kernel in kernels for rows in _kept(reference, gpu, kernel)]
         if done := [*map(fit_kernel, found), *fit_triton(reference, gpu)]:
             files = _tables(gpu, {rows.kernel for rows in found})
-            yield entries("fused_kernels", gpu, done, leaf_step=1e-3, digits=3, tables=files)
+            yield calibration.entries(
+                "fused_kernels", gpu, done, leaf_step=1e-3, digits=3, tables=files
+            )
 
 
 def _kept(reference: Path, gpu: str, kernel: str) -> list[Rows]:
@@ -118,7 +127,9 @@ def fit_kernel(rows: Rows) -> FittedEntry:
     if rows.kernel.endswith("decode"):
         return fit_decode(rows)
     seen, gpu = rows.where(~rows.held_out), load_gpu(rows.gpu)
-    fitted = judged(_fit(seen, gpu), [rows], len(rows), lambda part, e: predicted_s(part, gpu, e))
+    fitted = calibration.judged(
+        _fit(seen, gpu), [rows], len(rows), lambda part, e: predicted_s(part, gpu, e)
+    )
     if rows.kernel != "experts" or np.unique(models_of(seen)).size < FEWEST_MODELS:
         return fitted
     parts = left_out(seen.drawn(LEFT_OUT_ROWS), models_of)
@@ -147,7 +158,7 @@ def _fit(seen: Rows, gpu: Gpu) -> Entry:
     alpha, trees = (EXPERT_ALPHA, EXPERT_TREES) if seen.kernel == "experts" else (ALPHA, TREES)
     trees = CONFIG["trees"].get(seen.name, trees)
     rows = _tree_rows(seen.thinned(TREE_ROWS), gpu, plain)
-    correction = fit_correction(*rows, alpha=alpha, trees=trees, depth=DEPTH)
+    correction = calibration.fit_correction(*rows, alpha=alpha, trees=trees, depth=DEPTH)
     return replace(plain, correction=correction)
 
 
@@ -168,7 +179,7 @@ def _fit_form(rows: Rows, gpu: Gpu) -> dict[str, float]:
     """Return the numbers of the first form, or of another whose error is much less."""
     some = rows.thinned(FORM_ROWS)
     seconds = _form_of(some, gpu)
-    name, fitted = best_form(_forms(rows, gpu), some, seconds)
+    name, fitted = calibration.best_form(_forms(rows, gpu), some, seconds)
     if rows.name != TUNED_NAME:
         return fitted
     many = (rows.sizes["moe_ep_size"] == 1) & (rows.sizes["num_tokens"] >= TUNED_TOKENS)
@@ -273,7 +284,7 @@ def beyond_host(rows: Rows) -> Rows:
 
 
 def _fit_triton(name: str, rows: Rows, fixed: Numbers | None = None) -> FittedEntry:
-    fitted = fit_plain(name, rows, attention.form_seconds, fixed=fixed)
+    fitted = calibration.fit_plain(name, rows, attention.form_seconds, fixed=fixed)
     return replace(fitted, rows=len(rows))
 
 
@@ -333,8 +344,11 @@ def fit_auxiliary_kernels(reference: Path, only: Sequence[str] = ()) -> Iterator
     for name in chosen(only, [*tensor_kernels.AUXILIARY_GPUS, *tensor_kernels.LAYER_GPUS]):
         if name not in tensor_kernels.AUXILIARY_GPUS:
             parts = tensor_kernels.read_chain_rows(reference, name)
-            chains = [fit_plain("chain", part, chain_seconds, ridge=CHAIN_RIDGE) for part in parts]
-            yield entries("auxiliary_chains", name, chains)
+            chains = [
+                calibration.fit_plain("chain", part, chain_seconds, ridge=CHAIN_RIDGE)
+                for part in parts
+            ]
+            yield calibration.entries("auxiliary_chains", name, chains)
             continue
         measured = tensor_kernels.read_auxiliary_rows(reference, name)
         done = [
@@ -342,7 +356,7 @@ def fit_auxiliary_kernels(reference: Path, only: Sequence[str] = ()) -> Iterator
             for parts in grouped(measured, lambda part: part.name).values()
             if sum(np.count_nonzero(~part.held_out) for part in parts) >= FEWEST_AUXILIARY / 2
         ]
-        yield entries("auxiliary_kernels", name, done)
+        yield calibration.entries("auxiliary_kernels", name, done)
 
 
 def _fit_auxiliary(parts: Sequence[Rows], gpu: Gpu) -> FittedEntry:
@@ -359,11 +373,208 @@ def _fit_auxiliary(parts: Sequence[Rows], gpu: Gpu) -> FittedEntry:
     numbers = form("auxiliary").fit(lambda one: form_s(one, few), seconds[few])
     entry = plain_entry(parts[0], numbers)
     if seconds.size >= FEWEST_AUXILIARY:
-        trees = fit_correction(work["features"], form_s(numbers), seconds, **AUXILIARY)
+        trees = calibration.fit_correction(work["features"], form_s(numbers), seconds, **AUXILIARY)
         entry = replace(entry, correction=trees)
-    return judged(
+    return calibration.judged(
         entry,
         parts,
         seconds.size,
         lambda part, e: auxiliary_kernels.fitted_seconds(part.operator, gpu, e),
     )
+
+
+LEAST_PACKED, LEAST_SLICE = 30, 10
+"""Least rows of a packing and of a slice; with fewer a neighbour's or the packing's grid serves."""
+
+PARTS, GUESSED = 4, 0.1
+"""Rows within 1 / (2 x PARTS) octave share a place; weight, in rows, of a node without any."""
+
+PROJECTIONS, SETTLED = 40, 1e-3
+"""Most projections, and the largest change of a node at which they end."""
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Sizes of residuals, and length scales in octaves."""
+
+    size: float
+    length: float
+    bytes_size: float  # of what follows bytes
+    bytes_length: float
+    along: float  # among steps of equal bytes
+    noise: float
+
+
+SHARED = Scales(size=0.3, length=4.0, bytes_size=0.15, bytes_length=2.0, along=6.0, noise=0.12)
+OWN = Scales(size=0.15, length=4.0, bytes_size=0.08, bytes_length=2.0, along=6.0, noise=0.03)
+
+
+def places(steps: Attention) -> Floats:
+    """Return log2 of the pairs and of the tokens of each decode step, a row per step."""
+    _, _, pairs, tokens = next(corrections.slices_of(steps))
+    both: Floats = np.log2(np.stack(np.broadcast_arrays(pairs, tokens), axis=-1))
+    return both
+
+
+def fit_grids(
+    rows: Rows,
+    form: corrections.Form,
+    numbers: corrections.Numbers,
+    refit: Callable[[Rows, corrections.Numbers], corrections.Numbers],
+) -> corrections.GridTable:
+    """Return the numbers of every packing and the grids of every slice of decode steps.
+
+    `numbers` of the form are fitted to all rows; `refit` fits them to some rows, held near others.
+    """
+    slices = list(corrections.slices_of(rows.operator))
+    packed: dict[int, list[Bools]] = {}
+    for where, mine, _, _ in slices:
+        packed.setdefault(where.packing, []).append(mine)
+    by_packing: dict[int, corrections.Numbers] = {}
+    grids: dict[corrections.Slice, Floats] = {}
+    for packing, parts in sorted(packed.items()):
+        mine = np.any(parts, axis=0)
+        if np.count_nonzero(mine) >= LEAST_PACKED or len(packed) == 1:
+            blocks = partial(_blocks_of, rows.operator_of, packing)
+            some = replace(rows.where(mine), operator_of=blocks)
+            by_packing[packing] = refit(some, numbers)
+            kinds = [where for where, *_ in slices if where.packing == packing]
+            grids |= _grids_of(some, partial(form, numbers=by_packing[packing]), kinds)
+    return corrections.GridTable(by_packing, grids)
+
+
+def _blocks_of(operator_of: Callable[[Sizes], Attention], packing: int, sizes: Sizes) -> Attention:
+    """Return decode steps as blocks of one key head each, with the query heads of their packing."""
+    steps = operator_of(sizes)
+    each = np.maximum(steps.kv_heads, 1.0)
+    sums = ("requests", "query_tokens", "pairs", "kv_tokens", "context_tokens")
+    more = {name: np.asarray(getattr(steps, name)) * each for name in sums}
+    heads = (corrections.LATENT_NOMINAL if steps.latent else corrections.NOMINAL)[packing]
+    kv_heads = steps.kv_heads if steps.latent else 1.0
+    return replace(steps, heads=heads, kv_heads=kv_heads, **more)
+
+
+def _grids_of(
+    rows: Rows, form: Callable[[Attention], Floats], kinds: list[corrections.Slice]
+) -> dict[corrections.Slice, Floats]:
+    """Return the grids of a packing and of its slices; all latent widths share one grid."""
+    steps = rows.operator
+    at, residual = places(steps), np.log(rows.seconds / form(steps))
+    shape = tuple(int(np.ceil(side)) + 1 for side in at.max(axis=0))
+    nodes = np.stack(np.meshgrid(*map(np.arange, shape), indexing="ij"), axis=2).astype(np.float64)
+    flat = nodes.reshape(-1, 2)
+    found = smoothed(at, residual, np.concatenate([flat, at]), SHARED)
+    shared, left = found[: -len(at)].reshape(shape), residual - found[-len(at) :]
+    pairs, tokens = np.exp2(nodes).transpose(2, 0, 1)
+    dims, windows = (np.broadcast_to(x, residual.shape) for x in (steps.head_dim, steps.window))
+    grids = {kinds[0].shared: shared}
+    for where in kinds:
+        mine = (dims == where.head_dim) & (windows == where.window)
+        if np.count_nonzero(mine) < LEAST_SLICE:
+            continue
+        own = smoothed(at[mine], left[mine], flat, OWN).reshape(shape)
+        plain = np.log(form(corrections.decode_steps_at(where, pairs, tokens, steps))) + shared
+        count = np.full(shape, GUESSED)
+        np.add.at(count, tuple(np.rint(at[mine]).astype(np.int64).T), 1.0)
+        grids[where] = nearest_rising(plain + own, count) - plain
+    if steps.latent and kinds[0] in grids:
+        return {kinds[0].shared: shared + grids[kinds[0]]}
+    return grids
+
+
+def smoothed(known_at: Floats, values: Floats, wanted: Floats, scales: Scales) -> Floats:
+    """Return the mean of the process at wanted places, given values at known ones."""
+    known, which = np.unique(np.rint(PARTS * known_at) / PARTS, axis=0, return_inverse=True)
+    which = which.reshape(-1)
+    count = np.bincount(which)
+    by_place = np.split(values[np.argsort(which, kind="stable")], np.cumsum(count)[:-1])
+    middle = np.array([np.median(some) for some in by_place])
+    # Rows of one place share part of their noise: more of them say little more.
+    noise = scales.noise**2 * (0.3 + 0.7 / count)
+    weights = np.linalg.solve(_covariance(known, known, scales) + np.diag(noise), middle)
+    return np.asarray(_covariance(wanted, known, scales) @ weights, np.float64)
+
+
+def _covariance(one: Floats, other: Floats, scales: Scales) -> Floats:
+    x, y = (one[:, None, side] - other[None, :, side] for side in (0, 1))
+    near = matern(x / scales.length) * matern(y / scales.length)
+    alike = matern((x + y) / scales.bytes_length) * matern(0.5 * (x - y) / scales.along)
+    return scales.size**2 * near + scales.bytes_size**2 * alike
+
+
+def nearest_rising(grid: Floats, weights: Floats) -> Floats:
+    """Return the grid with the least weighted squares that is non-decreasing along both axes."""
+    fitted, owed = grid.copy(), [np.zeros_like(grid), np.zeros_like(grid)]
+    for _ in range(PROJECTIONS):
+        before = fitted
+        for axis in (0, 1):
+            wanted = fitted + owed[axis]
+            columns = zip(np.moveaxis(wanted, axis, 1), np.moveaxis(weights, axis, 1), strict=True)
+            found = [isotonic_regression(value, weights=weight).x for value, weight in columns]
+            fitted = np.moveaxis(np.stack(found), 1, axis)
+            owed[axis] = wanted - fitted
+        if np.abs(fitted - before).max() < SETTLED:
+            break
+    return corrections.rising(fitted)
+
+
+TURNS = 3
+JUDGED_ROWS = 12000
+DECODE_FORM_ROWS, PACKED_ROWS = 2000, 500
+"""Rows that a form is fitted to: of a kernel, and of one packing of heads."""
+
+FEWEST_GRID_ROWS = 150
+"""A kernel with fewer rows has no grids."""
+
+PACKED_RIDGE = 5.0
+"""Weight of the kernel's numbers in the fit of a packing, in rows."""
+
+
+def fit_decode(rows: Rows) -> FittedEntry:
+    """Return the entry fitted to rows that are not held out; octaves give interval and error."""
+    gpu = load_gpu(rows.gpu)
+    entry = fit_entry(rows.where(~rows.held_out), gpu)
+    parts = octaves_left_out(rows)
+    predicted, measured = map(np.concatenate, zip(*parts, strict=True))
+    band = band_of(predicted, measured) if predicted.size else WIDEST
+    return FittedEntry(rows.name, replace(entry, band=band), len(rows), mape(predicted, measured))
+
+
+def octaves_left_out(rows: Rows) -> list[tuple[Floats, Floats]]:
+    """Return predicted and measured seconds of the octaves left out in each turn."""
+    rows, gpu = rows.drawn(JUDGED_ROWS), load_gpu(rows.gpu)
+    found = []
+    octaves = np.rint(places(rows.operator)).astype(np.int64) % TURNS
+    for side, turn in product((0, 1), range(TURNS)):
+        out = octaves[:, side] == turn
+        if out.any() and not out.all():
+            entry, aside = fit_entry(rows.where(~out), gpu), rows.where(out)
+            found.append((attention.fitted_seconds(aside.operator, gpu, entry), aside.seconds))
+    return found
+
+
+def fit_entry(rows: Rows, gpu: Gpu) -> Entry:
+    """Return the entry fitted to all of these rows."""
+    some = rows.thinned(DECODE_FORM_ROWS)
+    has_other = some.operator.latent and multiplies_by_warps(gpu)
+    forms = ("decode", "warp_latent") if has_other else ("decode",)
+    name, numbers = calibration.best_form(
+        forms, some, partial(attention.form_seconds, some.operator, gpu)
+    )
+    entry = plain_entry(rows, numbers)
+    if len(rows) < FEWEST_GRID_ROWS:
+        return entry
+
+    def refit(packed: Rows, near: Numbers) -> Numbers:
+        some = packed.drawn(PACKED_ROWS)
+        seconds_of = partial(attention.form_seconds, some.operator, gpu)
+        return form(name).fit(seconds_of, some.seconds, ridge=PACKED_RIDGE, near=near)
+
+    return replace(
+        entry, grid=fit_grids(rows, partial(attention.form_seconds, gpu=gpu), numbers, refit)
+    )
+
+
+def multiplies_by_warps(gpu: Gpu) -> bool:
+    """Return whether single warps drive the tensor cores of a GPU, as before Hopper."""
+    return gpu.architecture in instructions()["warp"]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.fits.kernels.decode_attention import fit_grids, nearest_rising, places
+from lab.fits.kernels.fused_kernels import fit_grids, nearest_rising, places
 from lab.fits.kernels.kernel_calibration import grid_table
 from lab.tables.rows import Floats, Rows, Sizes, tidy
 from simulators.kernels.corrections import (
