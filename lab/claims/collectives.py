@@ -14,7 +14,6 @@ import polars as pl
 
 from lab.claims.claim import columns
 from lab.fits import collectives as fits
-from lab.fits import links
 from lab.tables.collectives import (
     DeepEpExchange,
     Libraries,
@@ -28,11 +27,11 @@ from simulators.collectives.measured import NETWORKS
 
 def ranks_left_out(reference: Path) -> Iterator[pl.DataFrame]:
     """Yield curves between nodes, each by a fit to the other numbers of ranks of its system."""
-    curves = links.large_messages(read_between_nodes(reference))
+    curves = fits.large_messages(read_between_nodes(reference))
     for curve in curves:
         alike = [c for c in curves if (c.system, c.collective) == (curve.system, curve.collective)]
         if others := [other for other in alike if other.ranks != curve.ranks]:
-            errors = links.network_log_errors(curve, links.fit_network(others))
+            errors = fits.network_log_errors(curve, fits.fit_network(others))
             label = f"{curve.system.name} {curve.collective} of {curve.ranks}"
             yield _frame(errors, label=label)
 
@@ -40,11 +39,11 @@ def ranks_left_out(reference: Path) -> Iterator[pl.DataFrame]:
 def exchanges(reference: Path) -> Iterator[pl.DataFrame]:
     """Yield DeepEP's dispatches and combines, each by a fit to other numbers of ranks, by mode."""
     rows = read_exchanges(reference)
-    first = [row for row in rows if row.kernel.startswith(links.FITTED_VERSION)]
-    later = [row for row in rows if not row.kernel.startswith(links.FITTED_VERSION)]
-    for mine, errors in links.exchanges_left_out(first):
+    first = [row for row in rows if row.kernel.startswith(fits.FITTED_VERSION)]
+    later = [row for row in rows if not row.kernel.startswith(fits.FITTED_VERSION)]
+    for mine, errors in fits.exchanges_left_out(first):
         yield _frame(errors, mode=[row.mode for row in mine], label=_labels(mine))
-    errors = links.exchange_log_errors(later, links.fit_rates(first))
+    errors = fits.exchange_log_errors(later, fits.fit_rates(first))
     yield _frame(errors, mode="version 2", label=_labels(later))
 
 

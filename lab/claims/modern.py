@@ -24,7 +24,7 @@ import polars as pl
 from scipy.optimize import bisect
 
 from lab.claims.claim import Cells, columns, predict
-from lab.fits.links import fit_transfers, transfer_log_error, transfers_left_out
+from lab.fits.collectives import fit_transfers, transfer_log_error, transfers_left_out
 from lab.fits.methods import leave_one_out
 from lab.tables.collectives import moved
 from lab.tables.passes import PassCase, Term, tinychat_prompts
