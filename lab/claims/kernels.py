@@ -26,12 +26,18 @@ from lab.claims.claim import EMPTY, Cells, columns
 from lab.fits.kernels import fused_kernels as fused_fits
 from lab.fits.kernels.fp32_kernels import FEW_ROWS, SEEDS, few_shot_exercise
 from lab.fits.kernels.fused_kernels import octaves_left_out
-from lab.fits.kernels.power import SETTLED_S, meter_of, reading_w
+from lab.fits.kernels.power import (
+    POWER,
+    SETTLED_S,
+    meter_name,
+    meter_of,
+    read_power_rows,
+    reading_w,
+)
 from lab.fits.kernels.tensor_cores import IN_LAYERS, seconds_of
 from lab.fits.kernels.transferred_kernels import Trial, costs_of, formats_of, trials
 from lab.fits.methods import band_of
-from lab.tables import fused_kernels as fused
-from lab.tables import tensor_kernels as tensor
+from lab.tables import kernels as tables
 from lab.tables.fp32 import FAULTY, catalog_name, read_rows
 from lab.tables.rows import BANDED, Floats, Rows, by_labels, evenly, is_host_timed, mape, read_table
 from planning.calibrate import transfer
@@ -236,7 +242,7 @@ def _seconds_of_tiles(name: str, sizes: Floats, tiles: np.ndarray) -> Floats:
 def products(reference: Path) -> Iterator[pl.DataFrame]:
     """Yield tensor-core products with held-out matrices, on GPUs with a calibration."""
     known = {gpu: measured_rates(gpu) for gpu in calibrations("tensor")}
-    for rows in held_out(tensor.read_tensor_rows(reference, tensor.PRODUCERS)):
+    for rows in held_out(tables.read_tensor_rows(reference, tables.PRODUCERS)):
         if (rows.framework, rows.dtype) in known.get(load_gpu(rows.gpu).name, {}):
             yield as_shipped(rows)
 
@@ -246,7 +252,7 @@ def transfers(reference: Path, pairs: Sequence[tuple[str, str]]) -> Iterator[pl.
 
     `pairs`: the GPU whose calibration is used, and the GPU that is predicted.
     """
-    parts = list(held_out(tensor.read_tensor_rows(reference, tensor.PRODUCERS)))
+    parts = list(held_out(tables.read_tensor_rows(reference, tables.PRODUCERS)))
     for (source, target), rows in itertools.product(pairs, parts):
         rates = measured_rates(source).get((rows.framework, rows.dtype))
         if rates is not None and (rows.framework, rows.gpu) == (DEFAULT_FRAMEWORK, target):
@@ -260,18 +266,18 @@ def in_layers(reference: Path) -> Iterator[pl.DataFrame]:
 
     Only held-out rows, except products of GPUs whose fit used no such layers.
     """
-    for gpu in tensor.LAYER_GPUS:
-        parts = tensor.read_layer_products(reference, gpu)
+    for gpu in tables.ENGINE.gpus:
+        parts = tables.read_layer_products(reference, gpu)
         for rows in held_out(parts) if gpu in IN_LAYERS else parts:
             yield as_shipped(rows, name=f"{rows.framework} {rows.dtype} product in layers")
-        for rows in held_out(tensor.read_chain_rows(reference, gpu)):
+        for rows in held_out(tables.read_chain_rows(reference, gpu)):
             yield as_shipped(rows, name=rows.name)
 
 
 def auxiliary(reference: Path) -> Iterator[pl.DataFrame]:
     """Yield held-out shapes of auxiliary kernels that were calibrated on their own GPU."""
-    for gpu in tensor.AUXILIARY_GPUS:
-        parts = list(held_out(tensor.read_auxiliary_rows(reference, gpu)))
+    for gpu in tables.AUXILIARY.gpus:
+        parts = list(held_out(tables.read_auxiliary_rows(reference, gpu)))
         answers = [shipped_price(part) for part in parts]
         answered = list(zip(parts, answers, strict=True))
         unknown = {(p.framework, p.kernel) for p, answer in answered if not answer.calibrated}
@@ -287,9 +293,9 @@ def attention(reference: Path) -> Iterator[pl.DataFrame]:
     tables of chunks and mixed batches; `is_own`: the calibration is of its GPU and framework. Whole
     prompts are predicted by their own calibration, chunks by any that applies.
     """
-    tables = ((fused.read_measured, PROMPTS, False), (fused.read_chunks, BATCHES, True))
-    gpus = dict.fromkeys((*fused.GPUS, *fused.CHUNK_GPUS, *fused.MIXED_GPUS))
-    for gpu, (read, kernels, is_chunk) in itertools.product(gpus, tables):
+    readers = ((tables.read_measured, PROMPTS, False), (tables.read_chunks, BATCHES, True))
+    gpus = dict.fromkeys((*tables.GPUS, *tables.SERIES.chunk_gpus, *tables.SERIES.mixed_gpus))
+    for gpu, (read, kernels, is_chunk) in itertools.product(gpus, readers):
         for rows in held_out(part for kernel in kernels for part in read(reference, gpu, kernel)):
             is_own = has_own_entry(rows)
             if is_own or is_chunk:
@@ -306,9 +312,9 @@ def _batches(rows: Rows) -> str | np.ndarray:
 
 def expert_layers(reference: Path) -> Iterator[pl.DataFrame]:
     """Yield layers of experts of other tables: held-out rows where a fit used the table."""
-    for gpu in dict.fromkeys((*fused.FRONTIER_GPUS, *fused.SERVING_GPUS)):
-        parts = fused.read_layers(reference, gpu)
-        for rows in held_out(parts) if gpu in fused.FRONTIER_GPUS else parts:
+    for gpu in dict.fromkeys((*tables.LAYERS.frontier_gpus, *tables.LAYERS.serving_gpus)):
+        parts = tables.read_layers(reference, gpu)
+        for rows in held_out(parts) if gpu in tables.LAYERS.frontier_gpus else parts:
             yield by_entry(rows, entry_for(rows), batch="layers of experts")
 
 
@@ -318,8 +324,8 @@ def octaves(reference: Path) -> Iterator[pl.DataFrame]:
     def band(turns: Sequence[Turn]) -> Band:
         return band_of(*map(np.concatenate, zip(*turns, strict=True)))
 
-    for kernel, gpu in itertools.product(("decode", "mla_decode"), fused.GPUS):
-        for part in fused.read_measured(reference, gpu, kernel):
+    for kernel, gpu in itertools.product(("decode", "mla_decode"), tables.GPUS):
+        for part in tables.read_measured(reference, gpu, kernel):
             if has_own_entry(part):
                 cells = {"gpu": gpu, "framework": part.framework, "kernel": kernel}
                 yield from in_turns(octaves_left_out(part), band, **cells)
@@ -331,10 +337,10 @@ def experts(reference: Path, kinds: Mapping[str, str]) -> Iterator[pl.DataFrame]
     `kinds`: by format of the experts, the name under which formats are reported together.
     """
     few = fused_fits.FEWEST_MODELS
-    for gpu in fused.GPUS:
-        parts = [p for p in fused.read_measured(reference, gpu, "experts") if p.dtype in kinds]
+    for gpu in tables.GPUS:
+        parts = [p for p in tables.read_measured(reference, gpu, "experts") if p.dtype in kinds]
         for balanced in parts:
-            if not balanced.variant and np.unique(fused.models_of(balanced)).size >= few:
+            if not balanced.variant and np.unique(tables.models_of(balanced)).size >= few:
                 skewed = [p for p in parts if p.variant and p.name == balanced.name]
                 yield from _experts_left_out(balanced, skewed, kind=kinds[balanced.dtype])
 
@@ -345,15 +351,15 @@ def _experts_left_out(
     """Yield the rows of a format that a fit has not seen, by the split."""
     drawn, *others = (part.drawn(fused_fits.LEFT_OUT_ROWS) for part in (balanced, *skewed))
     turns = []
-    for aside, entry in fused_fits.left_out(drawn, fused.models_of):
+    for aside, entry in fused_fits.left_out(drawn, tables.models_of):
         predicted_s = fused_fits.predicted_s(aside, load_gpu(aside.gpu), entry)
         turns.append((predicted_s, aside.seconds))
         for part in others:
-            same = part.where(fused.models_of(part) == fused.models_of(aside)[0])
+            same = part.where(tables.models_of(part) == tables.models_of(aside)[0])
             yield by_entry(same, entry, split="model left out, skewed", **cells)
     labels = {"gpu": balanced.gpu, "framework": balanced.framework, "split": "model left out"}
     yield from in_turns(turns, fused_fits.band_of_groups, **labels, **cells)
-    for aside, entry in fused_fits.left_out(drawn, fused.octaves_of):
+    for aside, entry in fused_fits.left_out(drawn, tables.octaves_of):
         yield by_entry(aside, entry, split="octave left out", **cells)
 
 
@@ -424,12 +430,12 @@ def readings(reference: Path) -> Iterator[pl.DataFrame]:
     for the meter, by the GPU's own numbers or ("GPU left out") those of the other metered GPU.
     "joules from the shape alone": time and watts of products are both predicted.
     """
-    for part in held_out(tensor.read_power_rows(reference)):
+    for part in held_out(read_power_rows(reference)):
         if is_host_timed(part):
             continue
         gpu = load_gpu(part.gpu)
         shown_w = energy.power_w(part.operator, gpu, part.seconds)
-        meter = meter_of(gpu, tensor.meter_name(part))
+        meter = meter_of(gpu, meter_name(part))
         if meter is not None:
             shown_w = reading_w(meter, part.operator, part.seconds, shown_w)
         figures = {"watts": (shown_w, part.watts)}
@@ -444,6 +450,6 @@ def readings(reference: Path) -> Iterator[pl.DataFrame]:
             if part.kernel == "gemm":
                 ours_j = energy.energy_j(long.operator, gpu, shipped_price(long).latency_s)
                 figures["joules from the shape alone"] = (ours_j, long.watts * long.seconds)
-        labels = {"gpu": part.gpu, "table": tensor.POWER_TABLES[part.kernel]}
+        labels = {"gpu": part.gpu, "table": POWER.tables[part.kernel]}
         for figure, (ours, theirs) in figures.items():
             yield columns(predicted=ours, measured=theirs, figure=figure, **labels)

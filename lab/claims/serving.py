@@ -27,12 +27,12 @@ from lab.fits.deployments import online_run_cache_without, run_cache_without, ru
 from lab.fits.engines import numbers_of, static_columns
 from lab.parity.vidur import vidur_price, vidur_table
 from lab.tables import published
+from lab.tables.kernels import ENGINE
 from lab.tables.passes import SESSION, StaticBatch, static_rows
 from lab.tables.published import InferenceSubmission, OnlineRun, PublishedRun
 from lab.tables.records import GPUS, model_of
 from lab.tables.result_blocks import ResultBlock, blocks
 from lab.tables.rows import numbers, read_records, read_table, words
-from lab.tables.tensor_kernels import MODELS
 from simulators.catalog.cluster import AUTO
 from simulators.catalog.model import load_model
 from simulators.core.errors import UserError
@@ -265,7 +265,7 @@ def runs(reference: Path) -> Iterator[Cells]:
     """Yield mean TTFT, median TPOT and throughput of real runs of vLLM on the same requests."""
 
     def answer(run: Mapping[str, Any]) -> list[Cells]:
-        if run["gpu"] not in GPUS or run["model"] not in MODELS:
+        if run["gpu"] not in GPUS or run["model"] not in ENGINE.models:
             raise UserError(f"{run['model']} on {run['gpu']} is not in the catalog")
         queued, first, last, prompt, output = _vllm_requests(reference, run["run"])
         asked = _requests(queued - queued[0], prompt, output)
@@ -301,7 +301,7 @@ def point_of_run(run: Mapping[str, Any]) -> ServingPoint:
     """Return the deployment of a run of vLLM, with the number of KV blocks that the run states."""
     dtype = {"bfloat16": "bf16", "float16": "fp16"}[run["dtype"]]
     options = {
-        "model": MODELS[run["model"]],
+        "model": ENGINE.models[run["model"]],
         "gpu": GPUS[run["gpu"]],
         "cluster": VLLM_CLUSTERS.get(run["gpu"], AUTO),
         "tp": run["tp"],

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from lab.fits.driver import sha256_of
-from lab.tables.fused_kernels import TABLES
+from lab.tables.kernels import TABLES
 from simulators.core.calibration import reference_folder
 from simulators.core.checks import Check
 from simulators.core.folder import PACKAGE

@@ -16,8 +16,7 @@ import pytest
 
 from lab.fits import driver
 from lab.tables.fp32 import rows_of_table
-from lab.tables.fused_kernels import measured_in
-from lab.tables.tensor_kernels import own_products
+from lab.tables.kernels import measured_in, own_products
 from planning.measure.run import COLUMNS, Bench, families_of
 from planning.measure.shapes import (
     DTYPES,

@@ -27,9 +27,8 @@ from lab.fits.driver import Calibration, chosen, declared
 from lab.fits.kernels import kernel_calibration as calibration
 from lab.fits.kernels.kernel_calibration import FittedEntry, Numbers, form, plain_entry
 from lab.fits.methods import band_of, grouped, leave_one_out, matern, quantile
-from lab.tables import fused_kernels as tables
-from lab.tables import tensor_kernels
-from lab.tables.fused_kernels import models_of, products_of
+from lab.tables import kernels as tables
+from lab.tables.kernels import models_of, products_of
 from lab.tables.rows import (
     Bools,
     Floats,
@@ -113,10 +112,10 @@ def by_library(rows: Rows) -> Rows:
 
 def _tables(gpu: str, kernels: set[str]) -> list[str]:
     others = (
-        (tables.MIXED, tables.MIXED_GPUS),
-        (tables.CHUNKS, tables.CHUNK_GPUS),
-        (tables.POINTS, tables.POINT_GPUS),
-        (tables.FRONTIER, tables.FRONTIER_GPUS),
+        (tables.SERIES.mixed, tables.SERIES.mixed_gpus),
+        (tables.SERIES.chunks, tables.SERIES.chunk_gpus),
+        (tables.SERIES.points, tables.SERIES.point_gpus),
+        (tables.LAYERS.frontier, tables.LAYERS.frontier_gpus),
     )
     found = [table for k in tables.TABLES if k in kernels for table in tables.tables_of(k)]
     return found + [table for table, gpus in others if gpu in gpus]
@@ -341,16 +340,16 @@ FEWEST_AUXILIARY = 60
 
 def fit_auxiliary_kernels(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration]:
     """Yield the calibrations of the GPUs of the tables."""
-    for name in chosen(only, [*tensor_kernels.AUXILIARY_GPUS, *tensor_kernels.LAYER_GPUS]):
-        if name not in tensor_kernels.AUXILIARY_GPUS:
-            parts = tensor_kernels.read_chain_rows(reference, name)
+    for name in chosen(only, [*tables.AUXILIARY.gpus, *tables.ENGINE.gpus]):
+        if name not in tables.AUXILIARY.gpus:
+            parts = tables.read_chain_rows(reference, name)
             chains = [
                 calibration.fit_plain("chain", part, chain_seconds, ridge=CHAIN_RIDGE)
                 for part in parts
             ]
             yield calibration.entries("auxiliary_chains", name, chains)
             continue
-        measured = tensor_kernels.read_auxiliary_rows(reference, name)
+        measured = tables.read_auxiliary_rows(reference, name)
         done = [
             _fit_auxiliary(parts, load_gpu(name))
             for parts in grouped(measured, lambda part: part.name).values()

@@ -11,6 +11,7 @@ mean over the second before, and a row holds the mean of the readings (ai-dynamo
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +22,8 @@ import numpy as np
 from lab.fits.driver import Calibration, chosen, declared, rounded
 from lab.fits.kernels.kernel_calibration import fit_correction, form, tree_table
 from lab.fits.methods import grouped
-from lab.tables.rows import Rows, is_host_timed, mape
-from lab.tables.tensor_kernels import meter_name, read_power_rows
+from lab.tables.kernels import FACTS, FOLDER, TENSOR, existing, kernel_rows, product_rows
+from lab.tables.rows import Rows, by_labels, is_host_timed, mape
 from planning.calibrate.kernels import fit_named
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.jit import Floats
@@ -37,9 +38,34 @@ from simulators.kernels.energy import (
 from simulators.kernels.price import flops, moved_bytes
 from simulators.workload.operators import Attention, Gemm
 
+POWER = FACTS["power"]
 SETTLED_S = 1e-4
 """Kernels at least this long are taken as settled. Products, launched by fives, then ran for about
 a second, attention for 0.3 s: what is read of it still holds what ran before."""
+
+
+@functools.lru_cache(maxsize=1)
+def read_power_rows(reference: Path) -> tuple[Rows, ...]:
+    """Return the metered rows of each GPU, kernel and pair of formats; empty without tables."""
+    found = []
+    for kernel, name in POWER.tables.items():
+        is_product = kernel == "gemm"
+        columns = ("gemm_dtype",) if is_product else ("attn_dtype", "kv_cache_dtype")
+        known = TENSOR.kinds if is_product else POWER.dtypes
+        for table in existing(reference / FOLDER / f"{name}.parquet"):
+            for key, rows in by_labels(table, "gpu", "framework", "version", *columns):
+                gpu, framework, _, *formats = key
+                if gpu in TENSOR.gpus and all(format_ in known for format_ in formats):
+                    of = (TENSOR.gpus[gpu], framework, "_".join(known[one] for one in formats))
+                    found.append(
+                        product_rows(rows, *of) if is_product else kernel_rows(rows, kernel, *of)
+                    )
+    return tuple(found)
+
+
+def meter_name(rows: Rows) -> str:
+    """Return the name of a power meter: of a kind of product, or of attention in all formats."""
+    return f"gemm_{rows.dtype}" if rows.kernel == "gemm" else rows.kernel
 
 
 def reading_w(

@@ -26,7 +26,8 @@ import numpy as np
 from lab.fits.driver import Calibration, chosen, declared, gpu_of, rounded
 from lab.fits.kernels import kernel_calibration as calibration
 from lab.fits.methods import band_of, leave_one_out
-from lab.tables import fp32, tensor_kernels
+from lab.tables import fp32
+from lab.tables import kernels as tables
 from lab.tables.rows import LOWER_QUARTER, Bools, Floats, Rows, fraction, group_of, mape, read_table
 from planning.calibrate.kernels import fit_named
 from simulators.catalog.gpu import Gpu, load_gpu
@@ -64,18 +65,18 @@ SHAPES = tuple(dict.fromkeys((tile.m, tile.n) for tile in TENSOR_TILES))
 
 def fit_tensor_cores(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration]:
     """Yield the calibrations of the GPUs of the tables."""
-    rows = tensor_kernels.read_tensor_rows(reference, tensor_kernels.PRODUCERS)
+    rows = tables.read_tensor_rows(reference, tables.PRODUCERS)
     for name in chosen(only, [*(part.gpu for part in rows), *IN_LAYERS]):
         if name not in IN_LAYERS:
             yield _fit_gpu("tensor_cores", load_gpu(name), [p for p in rows if p.gpu == name])
-        elif layers := tensor_kernels.read_layer_products(reference, name):
+        elif layers := tables.read_layer_products(reference, name):
             yield _fit_gpu("tensor_layers", load_gpu(name), layers)
 
 
 def measured_tensor_cores(measured: Path, device: str) -> Iterator[Calibration]:
     """Yield the calibration of a user's own GPU from a file of its measurements."""
     gpu = gpu_of(device)
-    found = tensor_kernels.own_products(read_table(measured, ("op", "latency_us")), gpu.name)
+    found = tables.own_products(read_table(measured, ("op", "latency_us")), gpu.name)
     parts = [part for part in found if len(part) >= LEAST_ROWS]
     if not parts:
         counts = ", ".join(f"{len(part)} of {part.dtype}" for part in found) or "none"
@@ -121,7 +122,7 @@ def fit_tensor(rows: Rows, gpu: Gpu) -> TensorRates:
     final = _fit_formula(rows, gpu)
     if best > 0:
         final = _corrected(rows, gpu, final, ALPHAS[best - 1])
-    seen = tuple((float(size.min()), float(size.max())) for size in tensor_kernels.sizes_of(rows))
+    seen = tuple((float(size.min()), float(size.max())) for size in tables.sizes_of(rows))
     turns = inner_lengths_left_out(rows, final) if rows.dtype in WEIGHT_ONLY else []
     pairs = map(np.concatenate, zip(*turns, strict=True)) if turns else (seconds[best], measured)
     return replace(final, seen=seen, band=band_of(*pairs), calibrated=True)
@@ -160,7 +161,7 @@ def _choices(rows: Rows, gpu: Gpu) -> list[TensorRates]:
 
 def seconds_of(rows: Rows, rates: TensorRates, gpu: Gpu) -> Floats:
     """Return predicted seconds of measured rows."""
-    return product_seconds(rates, tensor_kernels.sizes_of(rows), gpu, *MEASURED[rows.dtype])
+    return product_seconds(rates, tables.sizes_of(rows), gpu, *MEASURED[rows.dtype])
 
 
 def _fit_formula(rows: Rows, gpu: Gpu) -> TensorRates:
@@ -189,7 +190,7 @@ def _fit_formula(rows: Rows, gpu: Gpu) -> TensorRates:
 
 def _corrected(rows: Rows, gpu: Gpu, plain: TensorRates, alpha: float) -> TensorRates:
     model_s = seconds_of(rows, plain, gpu)
-    features = features_of(tensor_kernels.sizes_of(rows), model_s)[:-1]
+    features = features_of(tables.sizes_of(rows), model_s)[:-1]
     trees = calibration.fit_correction(features, model_s, rows.seconds, alpha=alpha, **TREES)
     return replace(plain, correction=trees)
 
@@ -241,7 +242,7 @@ class SustainedLine:
 
 def fit_sustained_peaks(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the line, the vendors' factors and the intervals."""
-    every = tensor_kernels.read_tensor_rows(reference, tensor_kernels.PRODUCERS)
+    every = tables.read_tensor_rows(reference, tables.PRODUCERS)
     tensor = [rows for rows in every if rows.dtype in KINDS]
     scalar = [r for r in fp32.read_rows(reference)[0] if r.kernel == "linear"]
     scalar = [r for r in scalar if load_gpu(r.gpu).vendor == "amd"]

@@ -22,8 +22,7 @@ import numpy as np
 from lab.fits.driver import Calibration, declared
 from lab.fits.kernels import fused_kernels, tensor_cores
 from lab.fits.methods import grouped, interval
-from lab.tables import fused_kernels as fused_tables
-from lab.tables import tensor_kernels
+from lab.tables import kernels as tables
 from lab.tables.rows import Floats, Rows
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.evidence import transfer as transfers
@@ -93,12 +92,12 @@ def trials(reference: Path, gpus: Sequence[str] = GPUS) -> list[Trial]:
         fused_kernels.by_library(part)
         for gpu in gpus
         for part in chain(
-            *(fused_tables.read_measured(reference, gpu, kernel) for kernel in fused_tables.TABLES),
-            tensor_kernels.read_auxiliary_rows(reference, gpu),
+            *(tables.read_measured(reference, gpu, kernel) for kernel in tables.TABLES),
+            tables.read_auxiliary_rows(reference, gpu),
         )
         if not part.variant
     ]
-    products = tensor_kernels.read_tensor_rows(reference, tensor_kernels.PRODUCERS)
+    products = tables.read_tensor_rows(reference, tables.PRODUCERS)
     found = [*map(_fused_trials, _thinned(fused))]
     found += map(_product_trials, _thinned(part for part in products if part.gpu in gpus))
     return [*chain.from_iterable(found)]
@@ -123,7 +122,7 @@ def _fused_trials(rows: Rows) -> Iterator[Trial]:
     for source, framework, kind, table in _sources("fused", rows, gpu, formats_of(rows), look):
         for whole in (True, False) if {"correction", "grid"} & set(table) else (True,):
             entry = entry_from(table, source, framework, whole=whole)
-            if rows.kernel in fused_tables.TABLES:
+            if rows.kernel in tables.TABLES:
                 predicted_s = fused_kernels.predicted_s(rows, gpu, entry)
             else:
                 predicted_s = auxiliary_kernels.fitted_seconds(rows.operator, gpu, entry)
@@ -170,7 +169,7 @@ def formats_of(rows: Rows) -> tuple[str, ...]:
     """Return the formats of rows and those that substitute for them."""
     if rows.kernel == "experts":
         return experts.stand_in_formats(rows.dtype)
-    if rows.kernel in fused_tables.TABLES:
+    if rows.kernel in tables.TABLES:
         dtype, kv_dtype = rows.dtype.split("_")
         return attention.stand_in_formats(dtype, kv_dtype)
     return (rows.dtype,)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lab.tables.fused_kernels import EXPERTS, products_of, timed
+from lab.tables.kernels import EXPERTS, products_of, timed
 from lab.tables.rows import Rows
 
 LAYER = {"hidden_size": 7168.0, "inter_size": 2048.0, "topk": 8.0, "num_experts": 256.0}

@@ -11,7 +11,7 @@ import pytest
 
 from lab.fits.kernels.fused_kernels import left_out, predicted_s
 from lab.fits.kernels.kernel_calibration import form
-from lab.tables.fused_kernels import (
+from lab.tables.kernels import (
     EXPERTS,
     models_of,
     octaves_of,

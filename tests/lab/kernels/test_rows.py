@@ -10,8 +10,8 @@ import pyarrow.parquet
 import pytest
 
 from lab.fits.driver import chosen
+from lab.tables.kernels import products
 from lab.tables.rows import by_labels, fraction, group_of, joined, numbers, read_table, tidy
-from lab.tables.tensor_kernels import products
 from simulators.core.errors import UnknownNameError, UserError
 
 
