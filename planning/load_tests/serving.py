@@ -142,7 +142,7 @@ def _periods(state: ReplicaState) -> Iterator[tuple[float, ...]]:
     """Yield start, arrivals, completions, batch size, queue and KV use of each period."""
     log, times = batch_table(state), state.times
     start_s = float(times[:, at.ARRIVAL].min())
-    end_s = max(float(log["end_s"].to_numpy().max()), start_s)
+    end_s = float(times[:, at.COMPLETED].max())
     edges = np.linspace(start_s, end_s, PERIODS + 1)
     formed = np.searchsorted(edges, log["formed_s"].to_numpy(), "right") - 1
     period = np.clip(formed, 0, PERIODS - 1)

@@ -159,7 +159,7 @@ class PreparedRun:
             decoders=_decoders(self.point, first, others[0]) if others else None,
         )
         if self.frontend != NO_SERVER:
-            state = seen_by_clients(state, self.frontend, self.admitted.output_tokens)
+            state = seen_by_clients(state)
         tables = [pool.table for pool in self.pools]
         return ServingRun(
             self.point, self.deployment, tables, self.admitted, self.rejected, state, self.plan

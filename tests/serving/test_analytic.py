@@ -295,13 +295,15 @@ def engine(rate: float, seats: float) -> Station:
         arrival_scv=one,
         clients=np.inf * one,
         think_s=0.0 * one,
+        server_s=0.0 * one,
+        lag_iterations=0.0 * one,
     )
 
 
 @pytest.mark.parametrize("load", [0.1, 0.5, 0.9])
 def test_constant_service_rate_is_an_m_m_1_queue(load: float) -> None:
     seats = np.arange(0.0, 401.0)[None, :]
-    queue = queue_state_of(engine(load, 400.0), seats, np.minimum(seats, 1.0))
+    queue = queue_state_of(engine(load, 400.0), seats, np.minimum(seats, 1.0), 0.0 * seats)
     assert queue.running[0] == pytest.approx(load / (1.0 - load), rel=1e-6)
     assert queue.busy[0] == pytest.approx(load)
 
@@ -313,7 +315,7 @@ def test_parallel_servers_are_an_erlang_c_queue(servers: int, offered: float) ->
         blocked = offered * blocked / (n + offered * blocked)
     waits = blocked / (1.0 - offered / servers * (1.0 - blocked))
     seats = np.arange(0.0, servers + 1.0)[None, :]
-    queue = queue_state_of(engine(offered, float(servers)), seats, seats)
+    queue = queue_state_of(engine(offered, float(servers)), seats, seats, 0.0 * seats)
     assert queue.running[0] == pytest.approx(offered, rel=1e-9)
     assert queue.waiting[0] == pytest.approx(waits * offered / (servers - offered), rel=1e-9)
 

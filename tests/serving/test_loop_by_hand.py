@@ -183,6 +183,7 @@ def test_router_sees_waiting_running_and_just_routed_requests() -> None:
 def test_released_request_is_routed_before_a_simultaneous_listed_one() -> None:
     state = before([5.0, 5.0, 0.0], clients=2)
     state.released[0], state.released_req[0], state.clock[at.HEAP_SIZE] = 5.0, 2, 1
+    state.times[:, at.SERVICE] = -1.0  # all have passed the frontend
     assert loop.route_arrivals.py_func(lambda *_: 0, state, 5.0) == 3
     assert state.waiting[0, :3].tolist() == [2, 0, 1]
 

@@ -48,7 +48,7 @@ def request_table(state: ReplicaState) -> pa.Table:
     by recomputation does not change it.
     """
     total = state.request[:, at.PROMPT] + state.request[:, at.OUTPUT]
-    arrival_s = state.times[:, at.ARRIVAL]  # as seen by the client, possibly before the run
+    arrival_s = state.times[:, at.ARRIVAL]
     columns = {"arrival_s": pa.array(arrival_s)} | {
         name: pa.array(state.times[:, column], mask=state.times[:, column] < 0.0)
         for name, column in TIMES.items()

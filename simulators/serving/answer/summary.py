@@ -218,7 +218,7 @@ def sums_within(
     else:
         replica, ended, column, last = (
             state.request[:, at.REPLICA] - prefill_replicas,
-            at.COMPLETED,
+            at.LAST_TOKEN,
             at.SUMS,
             last[prefill_replicas:],
         )
@@ -287,6 +287,12 @@ def steady_window(times: Floats, clients: int = 0) -> MeasurementWindow | None:
     return window if window.span_s >= ramp_s > 0.0 and held >= LEAST_SHARE * end.size else None
 
 
+def engine_first_token_s(times: Floats) -> Floats:
+    """Return when the engine emitted the first tokens of completed requests."""
+    emitted_s: Floats = times[:, at.FIRST_TOKEN] - times[:, at.COMPLETED] + times[:, at.LAST_TOKEN]
+    return emitted_s
+
+
 MOVING = ("kv_wait_mean_s", "kv_transfer_mean_s", "kv_transfer_share")
 """Metrics of KV transfers; None without separate pools."""
 
@@ -298,7 +304,7 @@ def moving(times: Floats) -> dict[str, float | None]:
     ttft_s = float((times[:, at.FIRST_TOKEN] - times[:, at.ARRIVAL]).sum())
     moved, count = times[times[:, at.TRANSFER_START] >= 0.0], len(times)
     waited_s = float((moved[:, at.TRANSFER_START] - moved[:, at.PREFILL_END]).sum())
-    sent_s = float((moved[:, at.FIRST_TOKEN] - moved[:, at.TRANSFER_START]).sum())
+    sent_s = float((engine_first_token_s(moved) - moved[:, at.TRANSFER_START]).sum())
     return dict(zip(MOVING, (waited_s / count, sent_s / count, sent_s / ttft_s), strict=True))
 
 
@@ -348,7 +354,7 @@ class ServingRun:
         paid_s = self.plan.paid_s(
             self.state.request[:, at.REPLICA] // int(self.state.limits[at.RANKS]),
             self.state.times[:, at.ARRIVAL],
-            self.state.times[:, at.COMPLETED],
+            self.state.times[:, at.LAST_TOKEN],
             (window.begin_s, window.end_s),
         )
         return paid_s / (window.span_s * self.point.replicas)
@@ -580,7 +586,8 @@ def _kv_block_fill(run: ServingRun, block_seconds: float) -> float | None:
     gave_up = state.pool[:, [at.RECOMPUTE_PREEMPTIONS, at.SWAP_PREEMPTIONS]].any()
     if not block_seconds or gave_up or state.request[:, at.NUM_CACHED].any():
         return None
-    scheduled, first, end = times[:, [at.SCHEDULED, at.FIRST_TOKEN, at.COMPLETED]].T
+    scheduled, end = times[:, [at.SCHEDULED, at.LAST_TOKEN]].T
+    first = engine_first_token_s(times)
     prompt, output = state.request[:, [at.PROMPT, at.OUTPUT]].T
     held = (first - scheduled) * prompt + (end - first) * (prompt + (output + 1) / 2.0)
     return float(held.sum()) / (block_seconds * int(state.limits[at.BLOCK]))

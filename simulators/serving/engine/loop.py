@@ -53,9 +53,11 @@ from simulators.serving.engine.replica import (
     gap_bin,
     kernel,
     log_batch,
+    pass_frontend,
     pool_of,
     pop_release,
     push_waiting,
+    release_next,
     release_successor,
     snapshot_sums,
     sort_by_arrival,
@@ -133,8 +135,14 @@ def route_arrivals(route: Any, state: ReplicaState, now: float) -> int:
         req = clock[at.NEXT_LISTED]
         if clock[at.HEAP_SIZE] > 0 and state.released[0] == now:
             req = pop_release(state)
+            if req == at.NEXT_UNRELEASED:
+                release_next(state, now)
+                continue
         if OPTIONAL_FEATURES and state.request[req, at.REPLICA] >= 0:
             advance_kv_transfer(route, state, req, now)
+            continue
+        if state.times[req, at.SERVICE] >= 0.0:
+            pass_frontend(state, req)
             continue
         if OPTIONAL_FEATURES and state.limits[at.PREFIX_CACHING] == 1:
             lookup_prefixes(state, req)

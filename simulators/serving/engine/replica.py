@@ -77,7 +77,8 @@ UNROUTED, NOT_RELEASED = -1, -2
 """REPLICA of a request that has not arrived, or that waits for the end of another request."""
 
 # One row of `times`, in seconds; negative until the event. Until its predecessor ends, ARRIVAL of a
-# successor holds the think time, and SENT the delay between frontend and engine.
+# successor holds the think time, then the time at which the client sends it. Until a request passes
+# the frontend in the loop, SENT holds the delay between frontend and engine.
 (
     ARRIVAL,
     SCHEDULED,
@@ -89,15 +90,18 @@ UNROUTED, NOT_RELEASED = -1, -2
     LONGEST_GAP,
     SENT,
     SERVICE,
+    LAG,
     SUMS,
-) = range(11)
+) = range(12)
 SUM_COLUMNS = 5
 TIME_COLUMNS = SUMS + SUM_COLUMNS
 PREFILL_END, TRANSFER_START = TIME_COLUMNS, TIME_COLUMNS + 1
 PREFILL_SUMS = TIME_COLUMNS + 2
 POOLED_TIME_COLUMNS = PREFILL_SUMS + SUM_COLUMNS
 """SENT is the time at which the client sends the request, SERVICE the time that the frontend works
-on it, and ARRIVAL the time at which it reaches the engine. Columns from SUMS on hold the sums of
+on it (negative afterwards), and ARRIVAL the time at which it reaches the engine. The client
+receives every token later than the engine emits it, by LAG times the time from the first token to
+the last. Columns from SUMS on hold the sums of
 the replica at the end of the request."""
 
 # `limits`: the configuration, equal for all replicas of a pool.
@@ -537,29 +541,46 @@ def pop_release(state: ReplicaState) -> int:
     return first  # type: ignore[no-any-return]
 
 
-@kernel(f8(*arrays(f8, 1), *arrays(f8, 1), f8))
-def pass_frontend(times: Floats, gauge: Floats, now: float) -> float:
-    """Write when a released request is sent and when it leaves the frontend; return the latter.
+@kernel(f8(STATE, i8))
+def pass_frontend(state: ReplicaState, req: int) -> float:
+    """Pass a request that is sent now through the frontend; return when it reaches the engine.
 
-    The frontend serves requests one after another; the delay to the engine does not queue.
+    The frontend serves requests in the order in which they are sent; the delay to the engine does
+    not queue.
     """
-    delay_s = times[SENT]
-    times[SENT] = times[ARRIVAL] + now
-    gauge[FRONTEND_FREE_S] = max(gauge[FRONTEND_FREE_S], times[SENT]) + times[SERVICE]
-    times[ARRIVAL] = gauge[FRONTEND_FREE_S] + delay_s
-    return times[ARRIVAL]  # type: ignore[no-any-return]
+    row, gauge = state.times[req], state.gauge[0]
+    delay_s = row[SENT]
+    row[SENT] = row[ARRIVAL]
+    gauge[FRONTEND_FREE_S] = max(gauge[FRONTEND_FREE_S], row[SENT]) + row[SERVICE]
+    row[ARRIVAL], row[SERVICE] = gauge[FRONTEND_FREE_S] + delay_s, -1.0
+    state.request[req, REPLICA] = NOT_RELEASED  # no longer on the list of arrivals
+    push_release(state, row[ARRIVAL], req)
+    return row[ARRIVAL]  # type: ignore[no-any-return]
 
 
 @kernel(i8(STATE, i8, f8))
 def release_successor(state: ReplicaState, req: int, now: float) -> int:
-    """Release the successor of a finished request, after its think time; return the successor."""
-    follower = state.request[req, SUCCESSOR]
-    if follower == NEXT_UNRELEASED:
-        if state.clock[NEXT_SUCCESSOR] == state.request.shape[0]:
-            return NO_SUCCESSOR
-        follower = state.clock[NEXT_SUCCESSOR]
-        state.clock[NEXT_SUCCESSOR] += 1
+    """Release the successor of a finished request and return the successor.
+
+    The successor is sent a think time after the client has received the last token. In a closed
+    loop the next unreleased request is the successor of the first client to receive its answer.
+    """
+    row, follower = state.times[req], state.request[req, SUCCESSOR]
+    received = now + row[LAG] * (now - row[FIRST_TOKEN])
     if follower >= 0:
-        pass_frontend(state.times[follower], state.gauge[0], now)
+        state.times[follower, ARRIVAL] += received
         push_release(state, state.times[follower, ARRIVAL], follower)
+    elif follower == NEXT_UNRELEASED:
+        push_release(state, received, NEXT_UNRELEASED)
     return follower  # type: ignore[no-any-return]
+
+
+@kernel(i8(STATE, f8))
+def release_next(state: ReplicaState, now: float) -> int:
+    """Release the next unreleased request of a closed loop; return the number of released ones."""
+    req = state.clock[NEXT_SUCCESSOR]
+    if req < state.request.shape[0]:
+        state.clock[NEXT_SUCCESSOR] += 1
+        state.times[req, ARRIVAL] += now
+        push_release(state, state.times[req, ARRIVAL], req)
+    return state.clock[NEXT_SUCCESSOR]  # type: ignore[no-any-return]

@@ -77,15 +77,24 @@ def serve(
 def after_frontend(asked: Requests, frontend: Frontend, replicas: int) -> Requests:
     """Return the requests with the service time and delay of one API server per replica."""
     service_s = np.asarray(frontend.token_s / replicas * asked.prompt_tokens, np.float64)
-    return replace(asked, service_s=service_s, delay_s=frontend.request_s)
+    return replace(
+        asked,
+        service_s=service_s,
+        delay_s=frontend.request_s,
+        lag_iterations=frontend.iterations,
+    )
 
 
-def seen_by_clients(state: ReplicaState, frontend: Frontend, output_tokens: Ints) -> ReplicaState:
-    """Return the state with the arrival times that clients see, before the API server's delays."""
+def seen_by_clients(state: ReplicaState) -> ReplicaState:
+    """Return the state with the arrivals, first tokens and completions that clients see.
+
+    LAST_TOKEN remains the time at which the engine emitted the last token.
+    """
     times = state.times.copy()
-    later = np.maximum(output_tokens - 1, 1)
-    tpot_s = (times[:, at.COMPLETED] - times[:, at.FIRST_TOKEN]) / later
-    times[:, at.ARRIVAL] = times[:, at.SENT] - frontend.iterations * tpot_s
+    lag_s = times[:, at.LAG] * (times[:, at.COMPLETED] - times[:, at.FIRST_TOKEN])
+    times[:, at.ARRIVAL] = times[:, at.SENT]
+    times[:, at.FIRST_TOKEN] += lag_s
+    times[:, at.COMPLETED] += lag_s
     return state._replace(times=times)
 
 
@@ -117,11 +126,8 @@ def initial_state(
         replicas += decoders.replicas * allowed.ranks
     stages, capacity = allowed.stages, max(pool.max_num_seqs for pool in pools) + 1
     routable = entry_replicas if asked.routable is None else asked.routable * allowed.ranks
-    request, times, served_s = _initial_requests(asked, routable, is_pooled=decoders is not None)
+    request, times = _initial_requests(asked, routable, is_pooled=decoders is not None)
     listed = request[:, at.REPLICA] != at.NOT_RELEASED
-    gauge = np.zeros((replicas, at.GAUGE_COLUMNS))
-    if asked.clients:
-        gauge[0, at.FRONTEND_FREE_S] = served_s[-1]
     pool = np.zeros((replicas, at.POOL_COLUMNS), np.int64)
     pool[:, at.TOTAL_BLOCKS] = allowed.blocks
     if decoders:
@@ -129,7 +135,7 @@ def initial_state(
     pool[:, at.FREE_BLOCKS] = pool[:, at.TOTAL_BLOCKS]
     clock = np.zeros(at.CLOCK_COLUMNS, np.int64)
     clock[at.NEXT_SUCCESSOR] = count if listed.all() else listed.argmin()
-    released = int(np.count_nonzero(~listed)) + (count if decoders else 0)
+    released = count * ((not listed.all()) + (decoders is not None))
     ring = 1 << max(count - 1, 1).bit_length()
     slots = replicas * stages
     step = np.zeros((slots, at.STEP_COLUMNS))
@@ -139,7 +145,7 @@ def initial_state(
         request=request,
         times=times,
         pool=pool,
-        gauge=gauge,
+        gauge=np.zeros((replicas, at.GAUGE_COLUMNS)),
         load=np.zeros((at.LOAD_ROWS, replicas), np.int64),
         waiting=np.empty((replicas, ring), np.int64),
         waiting_kv=np.empty((replicas, ring if decoders else 1), np.int64),
@@ -171,10 +177,11 @@ def initial_state(
 
 def _initial_requests(
     asked: Requests, routable: Ints | int, *, is_pooled: bool
-) -> tuple[Ints, Floats, Floats]:
-    """Return the initial columns and times of requests, and their departures from the API server.
+) -> tuple[Ints, Floats]:
+    """Return the initial columns and times of requests.
 
-    `routable` is the number of replicas that can receive each request.
+    `routable` is the number of replicas that can receive each request. If no request waits for
+    another, all times at the API server are known.
     """
     count = asked.arrival_s.size
     follower, is_follow_up = _followers(asked)
@@ -183,14 +190,15 @@ def _initial_requests(
     request[:, at.SUCCESSOR], request[:, at.ROUTABLE] = follower, routable
     request[:, at.REPLICA] = np.where(is_follow_up, at.NOT_RELEASED, at.UNROUTED)
     times = np.full((count, at.POOLED_TIME_COLUMNS if is_pooled else at.TIME_COLUMNS), -1.0)
-    times[:, at.ARRIVAL] = asked.arrival_s
+    times[:, at.ARRIVAL], times[:, at.SENT] = asked.arrival_s, asked.delay_s
     times[:, at.SERVICE] = asked.service_s
-    times[:, at.SENT] = np.where(is_follow_up, asked.delay_s, asked.arrival_s)
-    listed = ~is_follow_up
-    served_s = fifo_departures(asked.arrival_s[listed], times[listed, at.SERVICE])
-    times[listed, at.ARRIVAL] = served_s + asked.delay_s
+    if not is_follow_up.any():
+        served_s = fifo_departures(asked.arrival_s, times[:, at.SERVICE])
+        times[:, at.SENT], times[:, at.ARRIVAL] = asked.arrival_s, served_s + asked.delay_s
+        times[:, at.SERVICE] = -1.0
+    times[:, at.LAG] = asked.lag_iterations / np.maximum(asked.output_tokens - 1, 1)
     times[:, at.STALLED] = times[:, at.LONGEST_GAP] = 0.0
-    return request, times, served_s
+    return request, times
 
 
 def _side_by_side(first: NDArray[N], second: NDArray[N] | None) -> NDArray[N]:
@@ -241,7 +249,8 @@ def _followers(requests: Requests) -> tuple[Ints, NDArray[np.bool_]]:
             np.append(later[1:], False), np.arange(1, count + 1), at.NO_SUCCESSOR
         ), later
     is_follow_up = np.arange(count) >= (requests.clients or count)
-    return np.full(count, at.NEXT_UNRELEASED if requests.clients else at.NO_SUCCESSOR), is_follow_up
+    successor = at.NEXT_UNRELEASED if is_follow_up.any() else at.NO_SUCCESSOR
+    return np.full(count, successor), is_follow_up
 
 
 def _why(state: ReplicaState, engine: EngineKernels) -> str:

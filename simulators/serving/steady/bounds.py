@@ -37,7 +37,7 @@ from simulators.core.jit import Floats, Ints
 from simulators.serving.deployment import Hardware
 from simulators.serving.engine.limits import load_scheduler
 from simulators.serving.row_groups import rows_of
-from simulators.serving.steady.design import SteadyDesign, Verdicts, design_of, server_s_of
+from simulators.serving.steady.design import SteadyDesign, Verdicts, design_of
 from simulators.serving.steady.iteration_times import (
     Iterations,
     Prices,
@@ -46,7 +46,7 @@ from simulators.serving.steady.iteration_times import (
     families_of,
     write_prices,
 )
-from simulators.serving.steady.queueing import EXPECTED_SHARE_BEFORE, power
+from simulators.serving.steady.queueing import EXPECTED_SHARE_BEFORE, frontend_s, power
 from simulators.workload.llm.step import Step
 
 Mask = NDArray[np.bool_]
@@ -107,7 +107,7 @@ def steady_bounds(low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, Flo
             box = _Box(rows_of(best, some), rows_of(most, some), families, some, rows)
             ttft_s, tpot_s, usd = box.least()
             known_s = np.where(np.isinf(tpot_s), np.nan, tpot_s)
-            ttft_s += server_s_of(low, some, box.lengths, known_s) * (1.0 - ROUNDING)
+            ttft_s += frontend_s(box.station, known_s) * (1.0 - ROUNDING)
             for name, column in zip(BOUNDED, (ttft_s, tpot_s, usd), strict=True):
                 found[name][some] = column
     return found

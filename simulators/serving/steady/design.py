@@ -62,6 +62,8 @@ class Station:
     arrival_scv: Floats  # squared coefficient of variation of the gaps
     clients: Floats  # of a closed loop, per replica; inf: the batch is always full
     think_s: Floats  # think time of closed-loop clients
+    server_s: Floats  # time of a request at the API server
+    lag_iterations: Floats  # mean gaps between tokens by which clients receive tokens later
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,20 +181,17 @@ def _means(
     )
 
 
-def server_s_of(batch: pa.RecordBatch, feasible: Ints, lengths: Lengths, tpot_s: Floats) -> Floats:
-    """Return the mean delay of the first token by the API server, in seconds, of feasible rows."""
+def _servers(batch: pa.RecordBatch, lengths: Lengths) -> tuple[Floats, Floats]:
+    """Return each request's seconds at the API server, and the iterations by which tokens lag."""
     runtimes, names = categories(batch, "runtime")
     choices, words = categories(batch, "client.frontend")
     known = [(load_process(str(name)), load_frontend(str(name))) for name in names]
-    has_server = np.array([int(word != NONE) for word in words])[choices[feasible]]
+    has_server = np.array([int(word != NONE) for word in words])[choices]
     request_s, token_s, iterations = (
-        np.array([[getattr(one, number) for one in both] for both in known])[
-            runtimes[feasible], has_server
-        ]
+        np.array([[getattr(one, number) for one in both] for both in known])[runtimes, has_server]
         for number in NUMBERS
     )
-    added_s: Floats = request_s + token_s * (lengths.prompt + lengths.found) + iterations * tpot_s
-    return np.nan_to_num(added_s)
+    return request_s + token_s * (lengths.prompt + lengths.found), iterations
 
 
 GAP_SCV = {POISSON: 1.0, EVEN: 0.0}
@@ -291,6 +290,7 @@ def design_of(
     chosen = np.isnan(rate) & ~closed
     verdicts.add((fit < 1.0) | (chosen & (fit < max_batch_size)), "kv_exceeds_hbm")
     usd = column["usd_per_gpu_hour"]
+    server_s, lag_iterations = _servers(batch, lengths)
     return SteadyDesign(
         station=Station(
             stages=column["pp"],
@@ -303,6 +303,8 @@ def design_of(
             arrival_scv=gap_scv,
             clients=clients,
             think_s=np.where(closed, column["client.think_s"], 0.0),
+            server_s=server_s,
+            lag_iterations=lag_iterations,
         ),
         lengths=lengths,
         kind=kind,

@@ -202,7 +202,8 @@ class QueueState:
 
 def has_fixed_population(station: Station) -> NDArray[np.bool_]:
     """Return the rows whose number of requests does not depend on the replica's speed."""
-    known: NDArray[np.bool_] = np.isnan(station.rate) & (station.think_s == 0.0)
+    away = (station.think_s > 0.0) | (station.server_s > 0.0) | (station.lag_iterations > 0.0)
+    known: NDArray[np.bool_] = np.isnan(station.rate) & (np.isinf(station.clients) | ~away)
     return known
 
 
@@ -226,15 +227,18 @@ def priced_batch_sizes(most: float) -> Floats:
     return grid[: int(np.searchsorted(grid, most)) + 1]
 
 
-def queue_state_of(station: Station, batch_size: Floats, per_s: Floats) -> QueueState:
+def queue_state_of(
+    station: Station, batch_size: Floats, per_s: Floats, away_s: Floats
+) -> QueueState:
     """Return the mean numbers of requests of rows with equally many stages.
 
-    `batch_size` holds the priced batch sizes of each row, ascending from 0 to the maximum, and
-    `per_s` the requests per second at each. Both have the shape (rows, batch sizes).
+    `batch_size` holds the priced batch sizes of each row, ascending from 0 to the maximum, `per_s`
+    the requests per second at each, and `away_s` the time that a closed loop's client thinks or
+    waits for the API server. All have the shape (rows, batch sizes).
     """
     numbers = batch_size * station.stages[:, None]
     closed = np.isnan(station.rate)
-    answered = _closed_loop_state(station, numbers, per_s)
+    answered = _closed_loop_state(station, numbers, per_s, away_s)
     arriving = _open_loop_state(np.where(closed, per_s[:, 1], station.rate), numbers, per_s)
     return QueueState(
         **{
@@ -244,10 +248,12 @@ def queue_state_of(station: Station, batch_size: Floats, per_s: Floats) -> Queue
     )
 
 
-def _closed_loop_state(station: Station, numbers: Floats, per_s: Floats) -> QueueState:
-    """Return the state of a closed loop with think times, interpolated over running requests."""
+def _closed_loop_state(
+    station: Station, numbers: Floats, per_s: Floats, away_s: Floats
+) -> QueueState:
+    """Return the state of a closed loop, interpolated over running requests."""
     clients = np.where(np.isinf(station.clients), numbers[:, -1], station.clients)
-    circulating = numbers + station.think_s[:, None] * per_s  # running and thinking clients
+    circulating = numbers + away_s * per_s  # clients at the replica and away from it
     rows = np.arange(clients.size)
     above = np.minimum((circulating < clients[:, None]).sum(axis=1), numbers.shape[1] - 1)
     low, high = circulating[rows, above - 1], circulating[rows, above]
@@ -302,6 +308,12 @@ class SteadyState:
     tpot_s: Floats
     queue_s: Floats
     saturated: NDArray[np.bool_]
+
+
+def frontend_s(station: Station, tpot_s: Floats) -> Floats:
+    """Return the mean time that the API server adds to the first token and to the last."""
+    added_s: Floats = station.server_s + station.lag_iterations * np.nan_to_num(tpot_s)
+    return added_s
 
 
 def state_of(

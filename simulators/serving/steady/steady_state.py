@@ -32,7 +32,7 @@ from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.point import ServingPoint
 from simulators.serving.row_groups import rows_of
 from simulators.serving.speculation import Drafter
-from simulators.serving.steady.design import SteadyDesign, Verdicts, design_of, server_s_of
+from simulators.serving.steady.design import SteadyDesign, Verdicts, design_of
 from simulators.serving.steady.iteration_times import (
     Prices,
     empty_prices,
@@ -45,6 +45,7 @@ from simulators.serving.steady.queueing import (
     SteadyState,
     closed_population,
     cycle_of,
+    frontend_s,
     has_fixed_population,
     priced_batch_sizes,
     queue_state_of,
@@ -88,9 +89,6 @@ def evaluate_analytic(batch: pa.RecordBatch) -> pa.RecordBatch:
         write_prices(prices, replica, cycle.iterations, members, drafter)
     state = state_of(design.station, design.lengths, cycle, prices, batch_size, queue)
     columns = _columns(design, cycle, prices, state, batch_size)
-    server_s = server_s_of(batch, rows, design.lengths, state.tpot_s)
-    for name in ("ttft_mean_s", "e2e_mean_s"):
-        columns[name] = columns[name] + server_s
     return _outcome(columns, rows, verdicts)
 
 
@@ -122,10 +120,14 @@ def _queue_state(design: SteadyDesign, feasible: FeasibleReplicas) -> QueueState
             prices = empty_prices(each.size)
             members = [(replica.layout.pp, np.arange(each.size))]
             write_prices(prices, replica, cycle.iterations, members, drafter)
-            pace_s = cycle.pace_s(prices)
-            per_s = np.zeros(tried.shape)
-            per_s[:, 1:] = (taken / pace_s).reshape(some.size, -1)
-            queue.put(some, queue_state_of(rows_of(station, some), tried, per_s))
+            per_s, away_s = np.zeros(tried.shape), np.zeros(tried.shape)
+            per_s[:, 1:] = (taken / cycle.pace_s(prices)).reshape(some.size, -1)
+            full = QueueState(
+                busy=np.ones(each.size), running=taken * part.stages, waiting=np.zeros(each.size)
+            )
+            state = state_of(part, rows_of(design.lengths, each), cycle, prices, taken, full)
+            away_s[:, 1:] = (part.think_s + frontend_s(part, state.tpot_s)).reshape(some.size, -1)
+            queue.put(some, queue_state_of(rows_of(station, some), tried, per_s, away_s))
     return queue
 
 
@@ -136,7 +138,7 @@ def _columns(
     station, lengths = design.station, design.lengths
     per_s, tokens = state.requests_per_s * design.replicas, lengths.output
     gpus = design.gpus * design.replicas
-    tokens_per_s = per_s * tokens
+    tokens_per_s, ttft_s = per_s * tokens, state.ttft_s + frontend_s(station, state.tpot_s)
     # While there is work, the other stages wait for the slowest stage.
     busy = state.busy * cycle.busy_s(prices) / (station.stages * cycle.pace_s(prices))
     waiting_s = (1.0 - busy) * station.stages / state.requests_per_s
@@ -147,10 +149,10 @@ def _columns(
     )
     whole = np.full(batch_size.size, 0, np.int64)
     return {
-        "ttft_mean_s": state.ttft_s,
+        "ttft_mean_s": ttft_s,
         "tpot_mean_s": state.tpot_s,
         "itl_mean_s": state.tpot_s / cycle.per_token,
-        "e2e_mean_s": state.ttft_s + np.where(cycle.later > 0.0, cycle.later * state.tpot_s, 0.0),
+        "e2e_mean_s": ttft_s + np.where(cycle.later > 0.0, cycle.later * state.tpot_s, 0.0),
         "queue_mean_s": state.queue_s,
         "requests_per_s": per_s,
         "tokens_per_s": tokens_per_s,
