@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from lab.claims.claim import ALL, FOLDER, TEST, run
@@ -44,7 +45,22 @@ def main(words: list[str]) -> int:
             print(json.dumps(dataclasses.asdict(check)) if asked.json else line(check), flush=True)
     if asked.write:
         store(found)
-    return 1 if any(check.ok is False for checks in found.values() for check in checks) else 0
+    checks = [check for some in found.values() for check in some]
+    if not asked.json:
+        print(counted(checks))
+    return 1 if any(check.ok is False for check in checks) else 0
+
+
+def counted(checks: Sequence[Check]) -> str:
+    """Return the number of lines by outcome.
+
+    >>> counted([Check("a", 4.2, limit=5.0, ok=True), Check("b", 3.0)])
+    '2 lines: 1 ok, 0 failed, 1 without a limit, 0 absent'
+    """
+    ok, failed = (sum(check.ok is verdict for check in checks) for verdict in (True, False))
+    absent = sum(check.ok is None and check.value is None for check in checks)
+    unlimited = f"{len(checks) - ok - failed - absent} without a limit"
+    return f"{len(checks)} lines: {ok} ok, {failed} failed, {unlimited}, {absent} absent"
 
 
 def line(check: Check) -> str:
@@ -54,7 +70,8 @@ def line(check: Check) -> str:
     'V100 linear MAPE: 4.2 %, limit 5 ok, 120 rows'
     """
     value = "-" if check.value is None else f"{check.value:.4g} {check.unit}".rstrip()
-    limit = "" if check.limit is None else f"limit {check.limit:g} "
+    unlimited = "" if check.value is None else "no limit"
+    limit = unlimited if check.limit is None else f"limit {check.limit:g} "
     rows = f"{check.rows:,} rows" if check.rows else ""
     parts = (value, f"{limit}{check.verdict}".strip(), rows, check.note)
     return f"{check.name}: {', '.join(part for part in parts if part)}"
@@ -72,7 +89,7 @@ def store(by_group: dict[str, list[Check]]) -> None:
 
 
 def _fields(check: Check) -> dict[str, object]:
-    """Return the fields of a check, without a kind or baseline that is the default."""
+    """Return the fields of a check, without a kind, baseline or identifier that is the default."""
     fields = dataclasses.asdict(check)
-    optional = {name: fields.pop(name) for name in ("kind", "peer")}
-    return fields | {n: v for n, v in optional.items() if v not in (ERROR, None)}
+    optional = {name: fields.pop(name) for name in ("kind", "peer", "id")}
+    return fields | {n: v for n, v in optional.items() if v not in (ERROR, None, "")}

@@ -1,6 +1,7 @@
 """Claims: the schema of their files, frames of predictions, and their evaluation to lines.
 
     [[claims]]
+    id = "measured_steps.mean"
     name = "step time, {source}"
     predictions = "training:measured_steps"
     split = "model and GPU left out"
@@ -59,6 +60,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """One entry of a claims file, evaluated to a line per group of rows."""
 
     name: str  # of the line; {column} is the value of a grouping column
+    id: str = ""  # with the values of `by` the identifier of a line, which no renaming changes
     predictions: str = ""  # "module:function"
     split: str = ""  # how the rows were held out of the fits, in words
     where: str = ""  # an SQL condition on the rows
@@ -279,7 +281,8 @@ def _guarded(claim: Claim, frames: Frames) -> Iterator[Check]:
     except Exception as error:  # noqa: BLE001 - one failing claim must not hide the others
         note, ok = f"failed: {type(error).__name__}: {error}", False
     if note:
-        yield Check(claim.name, None, claim.unit, ok=ok, note=note, kind=claim.line_kind)
+        kind = claim.line_kind
+        yield Check(claim.name, None, claim.unit, ok=ok, note=note, kind=kind, id=claim.id)
 
 
 def lines_of(claim: Claim, frame: pl.DataFrame) -> Iterator[Check]:
@@ -306,9 +309,10 @@ def lines_of(claim: Claim, frame: pl.DataFrame) -> Iterator[Check]:
 
 
 def _line(claim: Claim, name: str, key: str, rows: pl.DataFrame, skipped: str) -> Check:
-    kind = claim.line_kind
+    kind, identifier = claim.line_kind, f"{claim.id} {key}".strip()
     if rows.is_empty():
-        return Check(name, None, claim.unit, ok=False, note=f"no rows{skipped}", kind=kind)
+        note = f"no rows{skipped}"
+        return Check(name, None, claim.unit, ok=False, note=note, kind=kind, id=identifier)
     value = _value(claim, rows, claim.column)
     least, most = (_limit(claim, rows, key, limit) for limit in (claim.at_least, claim.at_most))
     ok = False if value is None else None
@@ -318,7 +322,7 @@ def _line(claim: Claim, name: str, key: str, rows: pl.DataFrame, skipped: str) -
     limit = most if least is None else least
     peer = _value(claim, rows, "peer")
     note = _note(claim, rows) + skipped
-    return Check(name, value, claim.unit, limit, ok, count, note, kind, peer)
+    return Check(name, value, claim.unit, limit, ok, count, note, kind, peer, identifier)
 
 
 def _limit(

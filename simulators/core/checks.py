@@ -29,6 +29,7 @@ class Check:
     note: str = ""
     kind: str = ERROR
     peer: float | None = None  # the same figure of a baseline tool, on the rows it supports
+    id: str = ""  # identifier, which stays when the name changes
 
     @property
     def verdict(self) -> str:

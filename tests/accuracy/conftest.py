@@ -22,6 +22,6 @@ def claimed() -> Callable[[str], Lines]:
 
     @functools.cache
     def lines(group: str) -> Lines:
-        return {check.name: check for check in run(group)}
+        return {check.name: check for check in run(group, details=True)}
 
     return lines

@@ -54,6 +54,13 @@ def test_every_claim_names_a_function(group: str) -> None:
         assert callable(load_function(file, claim.predictions))
 
 
+@pytest.mark.parametrize("group", FOLDER.names())
+def test_identifiers_of_claims_are_unique(group: str) -> None:
+    ids = [claim.id for claim in load_claims(FOLDER.find(group)).claims]
+    assert all(ids)
+    assert len(set(ids)) == len(ids)
+
+
 def test_a_claim_that_raises_is_one_failed_line_and_the_others_are_computed(mine: Path) -> None:
     line, failed = run("mine", Path())
     assert (line.name, line.ok, line.rows) == ("time of small", False, 1)
