@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from simulators.core.columns import LEVELS, batch_of, schema_of
@@ -116,7 +115,14 @@ def show(name: str, key: str, outputs: str, records: str | None) -> int:
         return 0
     if not isinstance(simulator, Records):
         raise UserError(f"the simulator '{space.simulator}' records no events")
-    _write_records(simulator.records(design.point), Path(records))
+    folder = Path(records)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for event, table in simulator.records(design.point).items():
+            pq.write_table(table, folder / f"{event}.parquet")
+            print(f"{folder / event}.parquet: {table.num_rows:,} rows")
+    except OSError as error:
+        raise UserError(f"{folder}: {error.strerror}") from error
     return 0
 
 
@@ -133,16 +139,6 @@ def _print_figures(title: str, names: Sequence[str], design: StoredDesign) -> No
             ends_said = f"{last.human(column, low)} to {last.human(column, high)}"
             mark += f"  (90 % interval {ends_said})"
         print(f"  {column:24} {last.human(column, row[column])}{mark}")
-
-
-def _write_records(tables: Mapping[str, pa.Table], folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, table in tables.items():
-            pq.write_table(table, folder / f"{name}.parquet")
-            print(f"{folder / name}.parquet: {table.num_rows:,} rows")
-    except OSError as error:
-        raise UserError(f"{folder}: {error.strerror}") from error
 
 
 def export(words: list[str]) -> int:

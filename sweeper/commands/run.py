@@ -110,7 +110,12 @@ def _answered(asked: Asked, folder: Path) -> Ended:
 
         def watch(part: Part) -> None:
             display.watch(part)
-            _check_failures(progress, failures["max"])
+            failed, most_failed = sum(progress.rows[s] for s in FAILURES), failures["max"]
+            if most_failed is not None and failed > most_failed:
+                raise UserError(
+                    f"{failed:,} points failed, more than failures.max={most_failed}; stored "
+                    f"results are kept. Reasons: {dict(progress.reasons.most_common(3))}"
+                )
 
         def expect(picked: Sequence[Batch], fresh: Sequence[Batch]) -> None:
             chosen, left = (_allowed_of(space, batches, allowed) for batches in (picked, fresh))
@@ -136,15 +141,6 @@ def _answered(asked: Asked, folder: Path) -> Ended:
         seconds=progress.elapsed_s,
         said=tuple(said),
     )
-
-
-def _check_failures(progress: Progress, most: int | None) -> None:
-    failed = sum(progress.rows[s] for s in FAILURES)
-    if most is not None and failed > most:
-        raise UserError(
-            f"{failed:,} points failed, more than failures.max={most}; stored results are kept. "
-            f"Reasons: {dict(progress.reasons.most_common(3))}"
-        )
 
 
 def _write(ended: Ended, *, plot: bool) -> None:

@@ -151,20 +151,17 @@ def _axis(column: Column) -> dict[str, Any]:
 def trust(words: list[str]) -> int:
     """Trust folders, or print the trusted folders."""
     folders = parse("trust", words).folders
-    for word in folders:
-        _trust(Path(word))
+    file = trust_file().resolve()
+    for folder in map(Path, folders):
+        home = folder.resolve()
+        if not home.is_dir() or not str(home).isprintable():
+            raise UserError(f"{folder} is not a folder, or its name has unprintable characters")
+        if not is_trusted(home):
+            before = file.read_text(encoding="utf-8") if file.is_file() else ""
+            write_text(file, f"{before.rstrip()}\n{home}\n".lstrip())
+            file.chmod(0o600)  # ignored if other users may write
+        print_words(f"sweeper may now run code in {home}; the list of trusted folders is {file}")
     if not folders:
         for folder in trusted():
             print_words(str(folder))
     return 0
-
-
-def _trust(folder: Path) -> None:
-    home, file = folder.resolve(), trust_file().resolve()
-    if not home.is_dir() or not str(home).isprintable():
-        raise UserError(f"{folder} is not a folder, or its name has unprintable characters")
-    if not is_trusted(home):
-        before = file.read_text(encoding="utf-8") if file.is_file() else ""
-        write_text(file, f"{before.rstrip()}\n{home}\n".lstrip())
-        file.chmod(0o600)  # ignored if other users may write
-    print_words(f"sweeper may now run code in {home}; the list of trusted folders is {file}")

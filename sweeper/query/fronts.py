@@ -61,12 +61,8 @@ def nondominated(values: Matrix) -> Ints:
 def dominated(values: Matrix, members: Matrix) -> Mask:
     """Return a mask of the rows that a member dominates: no worse anywhere, better somewhere."""
     found, columns = np.zeros(len(values), bool), np.ascontiguousarray(values.T)
-    for member in members:
-        no_worse, better = np.ones(len(values), bool), np.zeros(len(values), bool)
-        for limit, column in zip(member, columns, strict=True):
-            no_worse &= column >= limit
-            better |= column > limit
-        found |= no_worse & better
+    for member in members[:, :, np.newaxis]:
+        found |= (columns >= member).all(axis=0) & (columns > member).any(axis=0)
     return found
 
 
