@@ -18,7 +18,7 @@ import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Required, TypedDict
+from typing import Any, Required, TypedDict, TypeVar
 
 import polars as pl
 import pyarrow as pa
@@ -31,6 +31,8 @@ from sweeper.space.space_file import SpaceConfig, parse_space
 from sweeper.store.keys import Definition
 from sweeper.store.store import Store
 from sweeper.typed import from_json
+
+T = TypeVar("T")
 
 _HERE, _PROGRESS = "outputs", "progress.json"
 _NUMBERED = re.compile(r"(\d{6,})-")
@@ -72,11 +74,17 @@ def home_of(outputs: str, name: str) -> Path:
 
 def url_of(folder: Path) -> str:
     """Return the URL of a run's results; empty for local results."""
-    try:
-        outputs = from_json((folder / "config.json").read_bytes(), _Asked).get("outputs", "")
-    except (OSError, ValueError):
-        return ""
+    written: Mapping[str, Any] = _stored(folder / "config.json", _Asked) or {}
+    outputs = str(written.get("outputs", ""))
     return outputs if "://" in outputs else ""
+
+
+def _stored(file: Path, kind: type[T]) -> T | None:
+    """Return the content of a JSON file; None if the file cannot be read."""
+    try:
+        return from_json(file.read_bytes(), kind)
+    except (OSError, ValueError):
+        return None
 
 
 def runs(outputs: str, name: str) -> list[Path]:
@@ -160,10 +168,7 @@ def has_ended(folder: Path) -> bool:
 
 def is_from_here(folder: Path) -> bool:
     """Return whether a run was started on this machine."""
-    try:
-        found = from_json((folder / "versions.json").read_bytes(), dict[str, str])
-    except (OSError, ValueError):
-        return False
+    found = _stored(folder / "versions.json", dict[str, str]) or {}
     return found.get("host") == platform.node()
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import polars as pl
 
 from simulators.core.errors import UserError
-from sweeper.store.parquet import new_file
+from sweeper.store.parquet import write_atomically
 from sweeper.text import printable
 
 _NARROWEST = 40
@@ -93,13 +93,7 @@ def write_text(file: Path, text: str) -> None:
         if file.exists() and not file.is_file():  # a pipe, or a terminal
             file.write_text(text, encoding="utf-8")
             return
-        temporary = file.with_name(f".{os.getpid()}.tmp")
-        try:
-            with new_file(temporary) as stream:
-                stream.write(text.encode())
-            temporary.replace(file)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_atomically(file, [text.encode()])
     except OSError as error:
         raise UserError(f"{file}: {error.strerror or error}") from error
 

@@ -17,7 +17,7 @@ import threading
 import time
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -167,18 +167,22 @@ def put(folder: str, name: str, table: pa.Table, meta: str) -> None:
                 sink.write(b"".join(content))  # in one write: an aborted stream keeps what it has
             return
         fs.create_dir(path, recursive=True)
-        temporary = Path(path) / f".{name}.{os.getpid()}.tmp"
-        try:
-            with new_file(temporary) as stream:
-                stream.writelines(content)
-                stream.flush()
-                os.fsync(stream.fileno())
-            temporary.rename(Path(path) / name)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        write_atomically(Path(path) / name, content)
     except OSError as error:
         raise explained(error, folder) from error
+
+
+def write_atomically(file: Path, content: Iterable[pa.Buffer | bytes]) -> None:
+    """Write a file under a temporary name, and rename it once it is on the disk."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        with new_file(temporary) as stream:
+            stream.writelines(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def new_file(file: Path) -> BinaryIO:

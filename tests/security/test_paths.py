@@ -70,7 +70,7 @@ def test_lock_file_follows_no_symlink(workplace: Path, capsys: pytest.CaptureFix
 def test_temporary_files_follow_no_symlink(workplace: Path) -> None:
     diary = Path("diary")
     diary.write_text("dear")
-    for link in (f".{os.getpid()}.tmp", f".probe.{os.getpid()}"):
+    for link in (f".page.html.{os.getpid()}.tmp", f".probe.{os.getpid()}"):
         Path(link).symlink_to(diary)
     write_text(Path("page.html"), "page")
     parquet.check_writable(".")

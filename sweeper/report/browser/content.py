@@ -74,11 +74,6 @@ class Content:
         """Index of the view shown first."""
         return next(place for place, view in enumerate(self.views) if view is self)
 
-    @functools.cached_property
-    def best(self) -> dict[str, Any]:
-        """The row of the knee."""
-        return self.answers.best
-
     def scenario_values(self, name: str) -> list[str]:
         """Return the selectable values of a scenario axis."""
         values = (v.answers.human(name, v.answers.scenario[name]) for v in self.views)
@@ -95,12 +90,13 @@ class Content:
 
     def evidence_of_time(self) -> str:
         """Return the knee's time by evidence level; empty if the rows state no levels."""
-        said = shares_in_words(shares_of_row(self.best))
-        return said and said + weakest_in_words(self.answers.simulator, self.best)
+        best = self.answers.best
+        said = shares_in_words(shares_of_row(best))
+        return said and said + weakest_in_words(self.answers.simulator, best)
 
     def errors_here(self) -> tuple[list[str], list[Check]]:
         """Return the model and the GPU of the knee, and the accuracy checks that name them."""
-        names = named_facts(self.answers.simulator, self.best)
+        names = named_facts(self.answers.simulator, self.answers.best)
         return names, self.evidence.errors_naming(names)
 
     @functools.cached_property
@@ -119,7 +115,7 @@ class Content:
             )
         except UserError:  # an objective that no logarithm describes
             return None, list(bands)
-        match = likely.filter(alike(self.best, found.space.axes))
+        match = likely.filter(alike(found.best, found.space.axes))
         return float(match["p_front"][0]) if len(match) else 0.0, list(bands)
 
     def best_by(self, name: str) -> Mapping[str, Any]:
@@ -142,7 +138,7 @@ class Content:
             for row in shown.iter_rows(named=True)
         ]
 
-    def sensitivities(self) -> list[tuple[str, list[tuple[str, float, str]]]]:
+    def sensitivities(self) -> list[tuple[str, list[tuple[str, float]]]]:
         """Return, for each objective, the share of its variance that each axis explains alone."""
         blocks = []
         for found in self.answers.sensitivities(self.answers.objectives):
@@ -151,13 +147,8 @@ class Content:
                 for axis, share in found.indices.select("axis", "first_order").rows()
                 if share >= 0.005
             ]
-            shares.append(("interaction", found.interaction))
-            blocks.append((self.word(found.metric), [(x, s, f"{s:.0%}") for x, s in shares]))
+            blocks.append((self.word(found.metric), [*shares, ("interaction", found.interaction)]))
         return blocks
-
-    def waterfall(self) -> list[tuple[str, int, str]]:
-        """Return the numbers of points from the whole space to the front: label, number, text."""
-        return [(label, count, f"{count:,}") for label, count in self.answers.waterfall()]
 
     @property
     def table_columns(self) -> list[str]:
