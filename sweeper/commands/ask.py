@@ -158,8 +158,8 @@ class SloProbability:
         worst = max(row[d.metric] / d.limit * self._margin(row, d) for d in deadlines)
         if any(row[name] for name in self.question.excluded):
             return float(max(worst, 2.0))
-        does = lateness(self.question, row) <= 1.0 and self.probability(row)[0] >= self.least
-        return float(min(worst, 1.0) if does else max(worst, math.nextafter(1.0, 2.0)))
+        is_met = lateness(self.question, row) <= 1.0 and self.probability(row)[0] >= self.least
+        return float(min(worst, 1.0) if is_met else max(worst, math.nextafter(1.0, 2.0)))
 
     def _margin(self, row: Row, deadline: Any) -> float:
         """Return the factor by which a latency must stay below its deadline."""
@@ -203,7 +203,7 @@ class Verdict:
     given: Mapping[str, Any]  # the model and load
     device: str
     row: Row | None  # the best design, or the nearest
-    does: bool  # whether the design meets the deadlines
+    meets_slo: bool  # whether the design meets the deadlines
     why: str  # reason or remark
     others: Sequence[Row]  # other designs that meet the deadlines, cheapest first
 
@@ -354,7 +354,7 @@ class Answer:
             "next_best": self._next_best(best) if best else None,
             "command": self._command(row) if row else None,
             "devices": [
-                {**v.given, "device": v.device, "does": v.does, "why": v.why, "design": v.row}
+                {**v.given, "device": v.device, "does": v.meets_slo, "why": v.why, "design": v.row}
                 for v in self.verdicts
             ],
             "notes": list(self.last.notes),
@@ -378,7 +378,7 @@ class Answer:
                 *((doubt, cost) if verdict.why else (cost, doubt)),
             )
 
-        return min((v for v in found if v.does and v.row is not None), key=rank, default=None)
+        return min((v for v in found if v.meets_slo and v.row is not None), key=rank, default=None)
 
     def _next_best(self, best: Verdict) -> Row | None:
         """Return the cheapest design with other hardware, parallelism or replicas."""
@@ -403,7 +403,7 @@ class Answer:
         for verdict in found:
             row = verdict.row
             times = ["-" if row is None else self.last.human(n, row[n]) for n in metrics]
-            if row is None or not verdict.does:
+            if row is None or not verdict.meets_slo:
                 costs, rest = ["-"] * len(amounts), ["-", "-", f"none: {verdict.why}"]
             else:
                 costs = [
@@ -412,11 +412,8 @@ class Answer:
                     else f"no {prices} price"
                     for prices, words in amounts.values()
                 ]
-                measured = (
-                    f"{100 * evidence.by_measurements(row):.0f} %"
-                    if evidence.shares_of_row(row)
-                    else "-"
-                )
+                is_known = bool(evidence.shares_of_row(row))
+                measured = f"{100 * evidence.by_measurements(row):.0f} %" if is_known else "-"
                 design = self._described(row) + (f"; {verdict.why}" if verdict.why else "")
                 rest = [in_percent(row["probability"]), measured, design]
             mark = "*" if verdict is best else ""
@@ -429,7 +426,7 @@ class Answer:
 
     def _amount_columns(self, found: Sequence[Verdict]) -> dict[str, tuple[str, str]]:
         """Return the columns of costs: heading to price list and unit."""
-        rows = [v.row for v in found if v.row is not None and v.does]
+        rows = [v.row for v in found if v.row is not None and v.meets_slo]
         words = list(dict.fromkeys(w for r in rows for a in r["amounts"].values() for w in a))
         lists = self.question.prices
         if len(lists) == 1:
@@ -493,7 +490,7 @@ class Answer:
         priced = [
             (next(iter(v.row["amounts"][prices].values())), v)
             for v in found
-            if v.does and v.row is not None and v.row["amounts"][prices]
+            if v.meets_slo and v.row is not None and v.row["amounts"][prices]
         ]
         if not priced:
             print_words(
