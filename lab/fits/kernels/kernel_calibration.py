@@ -86,7 +86,7 @@ BINS, LEAF_ROWS, SHRINKAGE, WIDTH = 64, 3.0, 0.2, 0.05
 loss is linear."""
 
 EQUAL_GAIN = 1e-9
-"""Splits whose gains differ by less are equal: the first one counts."""
+"""Gain by which a later split must exceed an earlier one."""
 
 
 def relative_tiles(
@@ -202,6 +202,16 @@ def _edges(column: Floats) -> Floats:
     return between
 
 
+def _best_split(gain: Floats) -> int:
+    """Return the position of the largest gain, or -1 without any."""
+    best, found = 0.0, -1
+    highest = np.flatnonzero(gain == np.maximum.accumulate(gain))
+    for position, value in zip(highest.tolist(), gain[highest].tolist(), strict=True):
+        if value > best + EQUAL_GAIN:
+            best, found = value, position
+    return found
+
+
 def _grow(
     binned: Ints, slope: Floats, pull: Floats, bins: int, depth: int
 ) -> tuple[Ints, Ints, Floats, Ints]:
@@ -238,10 +248,8 @@ def _grow(
         gain = loss(total_slope, total_pull, value)
         gain = gain - loss(left, left_pull, x) - loss(right, right_pull, y)
         gain[(left_pull < LEAF_ROWS) | (right_pull < LEAF_ROWS) | (x > y)] = 0.0
-        gain = gain.reshape(shape[0], -1)
-        best = gain.max(axis=1)
-        first = np.argmax(gain >= best[:, None] - EQUAL_GAIN, axis=1)
-        is_split = best > EQUAL_GAIN
+        first = np.array([_best_split(of_node) for of_node in gain.reshape(shape[0], -1)])
+        is_split = first >= 0
         feature = np.where(is_split, first // (bins - 1), 0)
         at = np.where(is_split, first % (bins - 1), -1)
         nodes = np.arange(shape[0])
