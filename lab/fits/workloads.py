@@ -13,6 +13,7 @@ method and position. Its error is that of tokens per iteration.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 
 from lab.fits.driver import Calibration, declared
 from lab.fits.methods import grouped, leave_one_out, quantile
-from lab.tables import speculation
+from lab.tables.records import records
 from simulators.core.jit import Floats, Ints
 from simulators.evidence.intervals import COVERED
 from simulators.serving.demand.requests import stream
@@ -118,16 +119,67 @@ def _quantile_table(table: Distribution) -> dict[str, Any]:
     return {"probability": table.probability, "tokens": table.tokens}
 
 
+DRAFT_METHODS = ("eagle", "eagle3", "mtp", "ngram")
+"""Methods whose tokens per iteration were measured; of Medusa, the accuracy of each head was."""
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """Acceptance of a drafting method for a model or a set of prompts."""
+
+    method: str
+    group: str  # model or set of prompts, held out together
+    tokens: Mapping[int, float]  # per iteration, by number of draft tokens
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """Acceptance rates by position that give these tokens, interpolated between counts.
+
+        >>> [round(rate, 6) for rate in Drafts("", "", {1: 1.8, 2: 2.2}).rates]
+        [0.8, 0.5]
+        """
+        counts = sorted(self.tokens)
+        every = np.arange(1, counts[-1] + 1)
+        tokens = np.interp(every, counts, [self.tokens[count] for count in counts])
+        reached, rates = 1.0, []
+        for more in np.diff(tokens, prepend=1.0).tolist():
+            kept = min(max(more, 0.0), reached)
+            rates.append(kept / reached if reached else 0.0)
+            reached = kept
+        return tuple(rates)
+
+
+def measured_drafts(reference: Path) -> Iterator[Drafts]:
+    """Yield tokens per iteration by number of drafts, for each set of prompts and each model."""
+    found: dict[tuple[str, str, str], dict[int, float]] = {}
+    for row in records(reference, "tokens_per_step"):
+        found.setdefault((row.proposer, row.dataset, ""), {})[row.k] = row.tokens_per_step
+    for row in records(reference, "acceptance_length"):
+        mine = found.setdefault((row.method, row.model, row.path + row.mode), {})
+        mine[row.num_speculative_tokens] = row.acceptance_length
+    for (method, group, _), tokens in found.items():
+        if method in DRAFT_METHODS:
+            yield Drafts(method, group, tokens)
+
+
+def rates_by_guess(reference: Path) -> Mapping[tuple[str, int], Mapping[int, float]]:
+    """Return the top-k accuracy by model and Medusa head, and by k."""
+    rates: dict[tuple[str, int], dict[int, float]] = {}
+    for row in records(reference, "medusa_heads"):
+        rates.setdefault((row.vicuna_size, row.head), {})[row.top] = row.topk_accuracy
+    return rates
+
+
 MOST_DRAFTS = 5
 """Later positions were reached too rarely to have rates of their own."""
 
 
 def fit_acceptance(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the rates of all methods."""
-    rows = list(speculation.measured_drafts(reference))
+    rows = list(measured_drafts(reference))
     rates: dict[str, Sequence[float]] = {}
     ratios: list[float] = []
-    for method in speculation.METHODS:
+    for method in DRAFT_METHODS:
         mine = [row for row in rows if row.method == method]
         rates[method] = mean_rates(mine)
         for out, others in leave_one_out(mine, lambda row: row.group, mean_rates):
@@ -136,7 +188,7 @@ def fit_acceptance(reference: Path, _only: Sequence[str]) -> Iterator[Calibratio
                 count = min(ours.size, theirs.size)
                 ratios += (ours[:count] / theirs[:count]).tolist()
     growth = round(float(np.mean(growths(reference))), 3)
-    heads = grouped(speculation.rates_by_guess(reference).items(), lambda item: item[0][1])
+    heads = grouped(rates_by_guess(reference).items(), lambda item: item[0][1])
     rates["medusa"] = [
         float(np.mean([first_guess(guesses, growth) for _, guesses in heads[head]]))
         for head in sorted(heads)
@@ -153,7 +205,7 @@ def fit_acceptance(reference: Path, _only: Sequence[str]) -> Iterator[Calibratio
     )
 
 
-def mean_rates(rows: Sequence[speculation.Drafts]) -> tuple[float, ...]:
+def mean_rates(rows: Sequence[Drafts]) -> tuple[float, ...]:
     """Return the mean rate at each position: the mean over groups of the means within each."""
     groups = grouped(rows, lambda row: row.group).values()
     means = []
@@ -178,7 +230,7 @@ def first_guess(guesses: Mapping[int, float], growth: float) -> float:
 def growths(reference: Path) -> list[float]:
     """Return the exponents of the odds of acceptance over guesses, of heads with a first guess."""
     found = []
-    for among in speculation.rates_by_guess(reference).values():
+    for among in rates_by_guess(reference).values():
         odds = {rank: share / (1.0 - share) for rank, share in among.items()}
         if 1 in odds:
             found += [np.log(odds[r] / odds[1]) / np.log(r) for r in odds if r > 1]

@@ -194,36 +194,21 @@ def _model(row: Record, name: str, source: str) -> LanguageModel | None:
         return _gpt(row.layers, row.hidden, row.heads)
     if name.startswith("MPT-"):
         size, sequence = name.removeprefix("MPT-"), int(row.seq_len)
-        shape: dict[str, Any] = {
-            "vocab": 50_368,
-            "max_context": sequence,
-            "learned_positions": sequence,
-        }
-        return replace(_gpt(*FACTS.mpt[size]), name=f"mpt_{size}", biases=False, **shape)
+        context: dict[str, Any] = {"max_context": sequence, "learned_positions": sequence}
+        plain = replace(_gpt(*FACTS.mpt[size]), name=f"mpt_{size}", biases=False, vocab=50_368)
+        return replace(plain, **context)
     known = FACTS.models.get(name.split(" (")[0], "")
     return load_model(known) if known and is_model(known) else None
 
 
 @functools.cache
 def _gpt(layers: int, hidden: int, heads: int) -> LanguageModel:
-    """Return a model with GPT-3's kind of layers, as in Megatron-LM's papers."""
-    return LanguageModel(
-        name=f"gpt_{layers}_{hidden}",
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=hidden // heads,
-        ffn=4 * hidden,
-        vocab=51_200,
-        max_context=2048,
-        gated_ffn=False,
-        tied_embeddings=True,
-        norm="layer_norm",
-        biases=True,
-        learned_positions=2048,
-        source="",
-    )
+    """Return a model with GPT-3's kind of layers, with the vocabulary of Megatron-LM's papers."""
+    head_dim, ffn = hidden // heads, 4 * hidden
+    shape: dict[str, Any] = {"layers": layers, "hidden": hidden, "head_dim": head_dim, "ffn": ffn}
+    name = f"gpt_{layers}_{hidden}"
+    gpt3 = load_model("gpt3_175b")
+    return replace(gpt3, name=name, vocab=51_200, heads=heads, kv_heads=heads, **shape)
 
 
 @dataclass(frozen=True)
@@ -390,7 +375,7 @@ def _profiled_plan(
             keys = [(row.model, gpu, mbs, tp, layer) for layer in stage]
             if any(key not in times for key in keys):
                 return None
-            forward, backward, update = (sum(times[key][i] for key in keys) for i in range(3))
+            forward, backward, update = map(sum, zip(*(times[key] for key in keys), strict=True))
             sums.append((forward, backward, update))
         stages.append(max(sums, key=lambda one: one[0] + one[1]))
         tp = max(tp for _, tp in kinds)
