@@ -398,7 +398,6 @@ def _rings(reference: Path, which: str) -> Iterator[Ring]:
 
 
 def _large(times: Sequence[tuple[float, float]]) -> tuple[Floats, Floats]:
-    """Return bytes and seconds of large messages."""
     sizes, seconds = np.array([one for one in times if one[0] >= LARGE_BYTES], np.float64).T
     return sizes, seconds
 

@@ -156,7 +156,6 @@ def _predicted(
 
 
 def _feasible(rows: Iterable[Row], answer: Callable[[Row], Answer]) -> Iterator[Answer]:
-    """Yield the results of the feasible rows."""
     for row in rows:
         with contextlib.suppress(Infeasible, UserError):
             yield answer(row)
@@ -211,7 +210,7 @@ def _skew(off: Floats, groups: Sequence[tuple[str, str]]) -> float:
 
 
 def _negative_log_likelihood(off: Floats, scales: Floats) -> float:
-    """Return that of a double exponential, per row, up to a constant."""
+    """Return the negative log-likelihood of a double exponential, per row, up to a constant."""
     return float(np.log(np.mean(np.abs(off) / scales)) + np.mean(np.log(scales)))
 
 

@@ -315,7 +315,6 @@ def fit_frontends(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
 
 
 def _in_process(reference: Path) -> Iterator[Calibration]:
-    """Yield the time per request of an engine that is called in its own process."""
     runs = [run for run in online(reference) if run.keeps_up]
     [runtime] = {run.point.runtime for run in runs}
     alone = RunCache(process=lambda _: NO_SERVER)

@@ -282,11 +282,7 @@ def few_shot_profile(gpu: Gpu, rows: Sequence[Rows], seed: int) -> Profile:
 
 
 def fit_framework(rows: Sequence[FittedGraph]) -> Framework:
-    """Return the constants with the least error: backward products first, then launch times.
-
-    Raises:
-        UserError: a phase has no row to fit to.
-    """
+    """Return the constants of least error. Raises UserError if a phase has no row to fit to."""
     trained = [row for row in rows if row.case.is_training]
     of_vendor = grouped(trained, lambda row: row.case.gpu.vendor)
     framework = Framework(

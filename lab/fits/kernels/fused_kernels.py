@@ -175,7 +175,6 @@ def _products_s(rows: Rows, gpu: Gpu, entry: Entry) -> list[Floats]:
 
 
 def _fit_form(rows: Rows, gpu: Gpu) -> dict[str, float]:
-    """Return the numbers of the first form, or of another whose error is much less."""
     some = rows.thinned(FORM_ROWS)
     seconds = _form_of(some, gpu)
     name, fitted = calibration.best_form(_forms(rows, gpu), some, seconds)
@@ -187,7 +186,6 @@ def _fit_form(rows: Rows, gpu: Gpu) -> dict[str, float]:
 
 
 def _forms(rows: Rows, gpu: Gpu) -> Sequence[str]:
-    """Return the names of the forms that a kernel may have."""
     first, *others = FORMS[rows.kernel]
     if rows.kernel == "mla_prefill" and multiplies_by_warps(gpu):
         library = library_of(rows.framework, rows.kernel, gpu.architecture)
@@ -209,7 +207,6 @@ def _tuned(rows: Rows, gpu: Gpu, numbers: Numbers) -> dict[str, float]:
 
 
 def _form_of(rows: Rows, gpu: Gpu) -> Callable[[dict[str, float]], Floats]:
-    """Return the form's seconds as a function of its numbers."""
     if rows.kernel == "experts":
         products = products_of(rows)
         return lambda numbers: np.asarray(

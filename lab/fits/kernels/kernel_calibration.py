@@ -203,7 +203,6 @@ def _edges(column: Floats) -> Floats:
 
 
 def _best_split(gain: Floats) -> int:
-    """Return the position of the largest gain, or -1 without any."""
     best, found = 0.0, -1
     highest = np.flatnonzero(gain == np.maximum.accumulate(gain))
     for position, value in zip(highest.tolist(), gain[highest].tolist(), strict=True):

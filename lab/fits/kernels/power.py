@@ -142,7 +142,6 @@ def _fit_trees(
     features_of: Callable[[Rows], Floats],
     trees: int,
 ) -> Correction:
-    """Return trees that map modelled watts to the readings of the meter."""
     features = np.concatenate([features_of(part) for part in parts], axis=-1)
     modelled, metered = _modelled_w(draw, parts, gpu), np.concatenate([p.watts for p in parts])
     return fit_correction(features, modelled, metered, trees=trees, **SETTINGS)
