@@ -92,7 +92,7 @@ def intervals(reference: Path) -> Iterator[Cells]:
 
 def _constants(reference: Path) -> tuple[Callable[[str], Framework], Levels]:
     """Return functions to the framework constants without a graph, and to the levels of a GPU."""
-    measured = fp32.read_rows(reference)[0]
+    measured = fp32.read_rows(reference)
 
     def levels(gpu: str) -> list[tuple[str, str | Profile]]:
         if gpu not in fits.NEW:

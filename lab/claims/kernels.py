@@ -142,7 +142,7 @@ def in_turns(
 
 def full(reference: Path) -> Iterator[pl.DataFrame]:
     """Yield held-out fp32 shapes of GPUs with a calibration."""
-    for rows in held_out(read_rows(reference)[0]):
+    for rows in held_out(read_rows(reference)):
         gpu = load_gpu(rows.gpu)
         if profile_of(gpu).level == "full":
             yield priced(rows, price_call(rows.operator, gpu, profile_of(gpu)))
@@ -150,7 +150,7 @@ def full(reference: Path) -> Iterator[pl.DataFrame]:
 
 def data_sheet(reference: Path) -> Iterator[pl.DataFrame]:
     """Yield fp32 shapes of every GPU as if only its data sheet were known; baseline: roofline."""
-    for part in read_rows(reference)[0]:
+    for part in read_rows(reference):
         gpu, rows = load_gpu(part.gpu), part.layers
         answer = price_call(rows.operator, gpu, zero_shot_profile(identity_of(gpu)))
         yield priced(rows, answer, baseline=roofline_s(rows.operator, gpu))
@@ -158,7 +158,7 @@ def data_sheet(reference: Path) -> Iterator[pl.DataFrame]:
 
 def few_rows(reference: Path) -> Iterator[pl.DataFrame]:
     """Yield the other fp32 shapes of every GPU, given ten rows of each operator, by draw."""
-    for part in read_rows(reference)[0]:
+    for part in read_rows(reference):
         if part.kernel == "conv":
             continue
         rows, gpu = part.layers, load_gpu(part.gpu)
@@ -178,7 +178,7 @@ def transfer_pairs(reference: Path) -> Iterator[Cells]:
     Times of one GPU are transferred to the other with its most informative rows, which leave the
     test. The baseline scales times by the ratio of bandwidths or of FLOP/s, whichever is better.
     """
-    measured, _ = read_rows(reference)
+    measured = read_rows(reference)
     for kernel, count in itertools.product(("linear", "bmm"), TRANSFER_ROWS):
         gpus = {part.gpu: part.layers for part in measured if part.kernel == kernel}
         for source, target in itertools.permutations(gpus, 2):

@@ -258,7 +258,7 @@ def fit_graphs(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
 
 def priced_cases(reference: Path) -> list[FittedGraph]:
     """Return the unfused cases of one GPU that can be fitted to."""
-    rows = fp32.read_rows(reference)[0]
+    rows = fp32.read_rows(reference)
     drawn = {name: few_shot_profile(load_gpu(name), rows, seed=0) for name in NEW}
     return [
         FittedGraph(case, case.price(reference, drawn.get(case.gpu.name, BEST)))

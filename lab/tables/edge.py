@@ -19,10 +19,8 @@ from lab.tables.rows import Floats, Record, read_records
 from simulators.core.folder import read_toml
 from simulators.edge.simulator import features
 
-SPLITS = {
-    space: Record(split)
-    for space, split in read_toml(Path(__file__).with_name("edge.toml"))["spaces"].items()
-}
+NAMES = read_toml(Path(__file__).with_suffix(".toml"))
+SPLITS = {space: Record(split) for space, split in NAMES["spaces"].items()}
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,6 @@ def family(device: str) -> str:
 
 
 AI_HUB, TINY = "edge/qualcomm_aihub_perf.parquet", "edge/mlperf_tiny.parquet"
-NAMES = read_toml(Path(__file__).with_name("edge.toml"))
 
 
 @dataclass(frozen=True)

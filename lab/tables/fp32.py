@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from lab.tables.records import declared, file_of, known_rows, records
+from lab.tables.records import declared, file_of, known_rows, records, warn_once
 from lab.tables.rows import (
     Record,
     Rows,
@@ -76,37 +76,29 @@ FAULTY = {("p4", "linear", "train")}  # in another clock state; see the cautions
 TWINS = {"mi250": "mi210"}  # one die of an MI250 behaves as an MI210 within 5 %
 
 
-def read_rows(reference: Path) -> tuple[list[Rows], list[str]]:
-    """Return the rows of GPUs with a data sheet, and the reason for everything that is skipped."""
-    found: list[Rows] = []
-    skipped: list[str] = []
-    for name in TABLES:
-        if not (reference / name).is_file():
-            skipped.append(f"{name} is not in {reference}")
-            continue
-        for part, problem in rows_of_table(read_table(reference / name, NEEDS)):
-            found += part
-            skipped += problem
-    merged = joined(found, lambda part: (part.gpu, part.kernel))
-    return [rows for rows in merged if len(rows)], skipped
+def read_rows(reference: Path) -> list[Rows]:
+    """Return the rows of GPUs with a data sheet, by GPU and operator class."""
+    files = (reference / name for name in TABLES)
+    tables = (read_table(file, NEEDS) for file in files if file.is_file())
+    parts = (part for table in tables for part in rows_of_table(table))
+    return [rows for rows in joined(parts, lambda part: (part.gpu, part.kernel)) if len(rows)]
 
 
-def rows_of_table(table: pa.Table, device: str = "") -> Iterator[tuple[list[Rows], list[str]]]:
-    """Yield the rows of each GPU by operator class, and the problems of rows that are left out.
+def rows_of_table(table: pa.Table, device: str = "") -> Iterator[Rows]:
+    """Yield the rows of each GPU and operator class, and warn about rows that are left out.
 
     `device`: the GPU of all rows, in place of the column `gpu`.
     """
     for (name,), mine in [((device,), table)] if device else by_labels(table, "gpu"):
         if not device and not is_in_catalog(str(name)):
-            yield [], [f"{name} has no data sheet"]
+            warn_once(f"{name} has no data sheet, its rows are left out")
             continue
         gpu = device or catalog_name(str(name))
         labels = np.array([CLASS_OF.get(op, "") for op in mine["op"].to_pylist()], np.str_)
-        rows = [
-            _rows(mine.filter(pa.array(labels == label)), gpu, str(label))
-            for label in np.unique(labels[labels != ""])
-        ]
-        yield rows, [f"{name}: unknown operators"] if np.any(labels == "") else []
+        if np.any(labels == ""):
+            warn_once(f"{name}: rows of unknown operators are left out")
+        for label in np.unique(labels[labels != ""]):
+            yield _rows(mine.filter(pa.array(labels == label)), gpu, str(label))
 
 
 def catalog_name(measured: str) -> str:

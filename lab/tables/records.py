@@ -6,7 +6,7 @@ A declaration has the `file` of a table below the reference folder and may have:
 - `present`: columns that must be neither empty nor zero;
 - `known`: columns that name a model or a GPU, of which unknown ones are left out with a warning;
 - `columns`: further columns by our name, each a `[column, factor]` or the name of a column;
-- `models`, `gpus`: further columns that hold the catalog's name of a model or a GPU;
+- `gpus`: further columns that hold the catalog's name of a GPU;
 - `shapes`: further columns that hold a model, which the catalog may lack.
 """
 
@@ -145,7 +145,7 @@ def records(reference: Path, name: str, /, **wanted: Any) -> list[Record]:
         column: is_model if "model" in column else is_gpu for column in table.get("known", ())
     }
     rows = known_rows(rows, table["file"], **checks)
-    names = (("models", model_name), ("gpus", gpu_name), ("shapes", model_of))
+    names = (("gpus", gpu_name), ("shapes", model_of))
     for row in rows:
         for ours, column in table.get("columns", {}).items():
             source, factor = column if isinstance(column, list) else (column, None)
@@ -179,10 +179,11 @@ def known_rows(rows: Iterable[Row], table: str, **known: Callable[[Any], object]
         names = sorted(unknown)
         more = f" and {len(names) - NAMED} other names" if len(names) > NAMED else ""
         listed = ", ".join(f"{unknown[name]:,} of {name}" for name in names[:NAMED])
-        _warn(f"{table}: left out {listed}{more}")
+        warn_once(f"{table}: left out {listed}{more}")
     return kept
 
 
 @functools.cache
-def _warn(message: str) -> None:
+def warn_once(message: str) -> None:
+    """Log a warning, the first time that it is given."""
     LOG.warning(message)

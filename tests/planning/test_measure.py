@@ -75,7 +75,7 @@ def foretold(count: int, device: str, name: str = "") -> pa.Table:
             (measured,) = measured_in(mine, device, str(op), 1)
             seconds[ops == op] = price(measured.operator, gpu).latency_s
         else:
-            ((part,), _), *_ = rows_of_table(mine, device)
+            (part,) = rows_of_table(mine, device)
             seconds[ops == op] = price_call(part.operator, gpu).latency_s
     return table.set_column(
         table.schema.get_field_index("latency_us"), "latency_us", pa.array(seconds * 1e6)

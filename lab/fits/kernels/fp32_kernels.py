@@ -233,7 +233,7 @@ def measured_fp32_kernels(measured: Path, device: str) -> Iterator[Calibration]:
     """Yield the calibration of a user's own GPU, from a file of its measurements."""
     gpu = gpu_of(device)
     table = read_table(measured, NEEDS)
-    parts = [part for some, _ in rows_of_table(table, gpu.name) for part in some if is_full(part)]
+    parts = [part for part in rows_of_table(table, gpu.name) if is_full(part)]
     if not parts:
         raise UserError(
             f"{measured} has no class with {FULL_ROWS} rows of products or {FULL_STREAM_ROWS} of "
@@ -246,9 +246,7 @@ def measured_fp32_kernels(measured: Path, device: str) -> Iterator[Calibration]:
 
 def fit_fp32_kernels(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration]:
     """Yield the calibrations of the GPUs of the tables, and their summary for other GPUs."""
-    rows, skipped = read_rows(reference)
-    for problem in skipped:
-        print(f"skipped: {problem}")
+    rows = read_rows(reference)
     names = sorted({part.gpu for part in rows})
     wanted = chosen(only, [*names, SUMMARY])
     summary, errors = [], []
@@ -359,7 +357,7 @@ class Exercise:
 def fit_fp32_errors(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the errors of every calibrated GPU, by operator class."""
     names = {one.name for one in measured_gpus()}
-    parts = [part.layers for part in read_rows(reference)[0] if part.gpu in names]
+    parts = [part.layers for part in read_rows(reference) if part.gpu in names]
     exercises, units, sheet_errors = {}, {}, {}
     for part in parts:
         gpu, key = load_gpu(part.gpu), (part.gpu, part.kernel)

@@ -244,7 +244,7 @@ def fit_sustained_peaks(reference: Path, _only: Sequence[str]) -> Iterator[Calib
     """Yield the line, the vendors' factors and the intervals."""
     every = tables.read_tensor_rows(reference, tables.PRODUCERS)
     tensor = [rows for rows in every if rows.dtype in KINDS]
-    scalar = [r for r in fp32.read_rows(reference)[0] if r.kernel == "linear"]
+    scalar = [r for r in fp32.read_rows(reference) if r.kernel == "linear"]
     scalar = [r for r in scalar if load_gpu(r.gpu).vendor == "amd"]
     points = points_of([*tensor, *scalar])
     line = line_of(points)

@@ -73,7 +73,7 @@ def test_gpus_are_found_by_the_names_of_measured_tables() -> None:
 
 
 def test_repeats_of_a_shape_fall_on_one_side() -> None:
-    rows = next(iter(rows_of_table(table(0.5))))[0][0]
+    rows = next(iter(rows_of_table(table(0.5))))
     sides: dict[tuple[float, float], set[bool]] = {}
     for n, k, aside in zip(rows.sizes["n"], rows.sizes["k"], rows.held_out, strict=True):
         sides.setdefault((n, k), set()).add(bool(aside))
