@@ -147,13 +147,6 @@ def headlines() -> list[Headline]:
         return [Headline(**one) for one in tomllib.load(stream)["headlines"]]
 
 
-def accuracy_table(known: Known) -> str:
-    """Return the accuracy table as Markdown."""
-    titles = [HEADLINE_TITLES, ("---",) * len(HEADLINE_TITLES)]
-    rows = [*titles, *(one.cells(known) for one in headlines())]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
 def _rounded(value: float | None, unit: str) -> str:
     """Return a value with one decimal, without decimals from 100 on.
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from docs.evidence import accuracy_table
 from simulators.core.checks import Check
-from sweeper.report.evidence import Headline, accuracy_table, headlines, stored
+from sweeper.report.evidence import Headline, headlines, stored
 from tests.conftest import ROOT
 
 ROUNDING = 0.06

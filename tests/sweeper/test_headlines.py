@@ -6,10 +6,11 @@ import json
 
 import pytest
 
+from docs.evidence import accuracy_table
 from simulators.core.checks import Check
 from sweeper.__main__ import main
 from sweeper.report import evidence
-from sweeper.report.evidence import Headline, accuracy_table, headlines
+from sweeper.report.evidence import Headline, headlines
 
 KNOWN = {
     "mine": [
