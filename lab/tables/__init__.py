@@ -1,1 +1,1 @@
-"""Measured tables: `records.py` reads rows as declared, `rows.py` has measured kernels."""
+"""Measured tables: `records.py` reads rows as declared; `rows.py`, `kernels.py`: kernel rows."""
