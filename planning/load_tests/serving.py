@@ -132,6 +132,7 @@ def report_of(run: ServingRun) -> str:
         latencies={
             words: [1e3 * getattr(metrics, f"{name}_{column}_s") for column in STATISTICS]
             for name, words in LATENCIES.items()
+            if getattr(metrics, f"{name}_mean_s") is not None
         },
         periods=list(_periods(run.state)),
     )

@@ -51,23 +51,18 @@ class Statistics(NamedTuple):
     longest: float
 
 
-NO_VALUES = Statistics(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-
-
-def statistics_of(values: Floats) -> Statistics:
-    """Return the statistics of values over requests; zeros without values.
+def statistics_of(values: Floats) -> Statistics | None:
+    """Return the statistics of values over requests; None without values.
 
     >>> statistics_of(np.array([1.0, 2.0, 3.0]))
     Statistics(mean=2.0, p50=2.0, p90=2.8, p95=2.9, p99=2.98, longest=3.0)
     """
-    return row_statistics(values[np.newaxis])[0] if values.size else NO_VALUES
+    return row_statistics(values[np.newaxis])[0] if values.size else None
 
 
 def row_statistics(rows: Floats) -> list[Statistics]:
     """Return the statistics of each row of a matrix of shape (quantities, requests)."""
     count = rows.shape[1]
-    if count == 0:
-        return [NO_VALUES] * rows.shape[0]
     ordered = np.sort(rows)
     low, high, along = _percentile_positions(count)
     left = ordered[:, low]
@@ -76,14 +71,14 @@ def row_statistics(rows: Floats) -> list[Statistics]:
     return [Statistics(*row) for row in columns.tolist()]
 
 
-def gap_statistics(state: ReplicaState) -> Statistics:
-    """Return the statistics of all gaps between tokens.
+def gap_statistics(state: ReplicaState) -> Statistics | None:
+    """Return the statistics of all gaps between tokens; None without gaps.
 
-    The maximum is exact, so a percentile may exceed it by the width of a bin.
+    The maximum is exact and limits the percentiles, which are known to the width of a bin.
     """
     bins = np.flatnonzero(state.gaps > 0)
     if bins.size == 0:
-        return NO_VALUES
+        return None
     counts = state.gaps[bins]
     below = np.cumsum(counts)
     total = int(below[-1])
@@ -94,8 +89,9 @@ def gap_statistics(state: ReplicaState) -> Statistics:
     inside = (ranks - below[which]) / counts[which] + 1.0
     shares = edges[places] + inside * (edges[places + 1] - edges[places])
     mean = float(state.gauge[:, at.GAPS_S].sum()) / total
-    p50, p90, p95, p99 = shares.tolist()
-    return Statistics(mean, p50, p90, p95, p99, float(state.times[:, at.LONGEST_GAP].max()))
+    longest = float(state.times[:, at.LONGEST_GAP].max())
+    p50, p90, p95, p99 = np.minimum(shares, longest).tolist()
+    return Statistics(mean, p50, p90, p95, p99, longest)
 
 
 @functools.lru_cache(maxsize=64)
@@ -443,7 +439,7 @@ def _latencies(served: RequestLatencies) -> dict[str, float | None]:
         **dict.fromkeys(f"{name}_{end}" for name in WITH_INTERVAL for end in ("lo", "hi")),
         "prefill_mean_s": prefill.mean,
         "prefill_p99_s": prefill.p99,
-        "tokens_per_s_per_user": 1.0 / tpot.mean if tpot.mean else None,
+        "tokens_per_s_per_user": 1.0 / tpot.mean if tpot and tpot.mean else None,
     }
 
 
@@ -454,17 +450,18 @@ def _sessions(session: Ints | None, times: Floats) -> dict[str, float | None]:
         return dict.fromkeys(names)
     first = np.flatnonzero(np.diff(session, prepend=session[0] - 1))
     last_s = np.maximum.reduceat(times[:, at.COMPLETED], first)
-    took = statistics_of(last_s - times[first, at.ARRIVAL])
+    [took] = row_statistics((last_s - times[first, at.ARRIVAL])[np.newaxis])
     return dict(zip(names, (took.mean, took.p99), strict=True))
 
 
-def _columns(name: str, of: Statistics) -> dict[str, float]:
-    """Return the columns of one latency."""
-    return {f"{name}_{which}_s": value for which, value in zip(STATISTICS, of, strict=True)}
+def _columns(name: str, of: Statistics | None) -> dict[str, float | None]:
+    """Return the columns of one latency; null without values."""
+    values = of or (None,) * len(STATISTICS)
+    return {f"{name}_{which}_s": value for which, value in zip(STATISTICS, values, strict=True)}
 
 
 def _tpot_s(served: RequestLatencies) -> Floats:
-    """Return the mean time of each request's later tokens."""
+    """Return the mean time of each request's later tokens; 0 without later tokens."""
     times, output_tokens = served
     later = np.maximum(output_tokens - 1, 1)
     seconds: Floats = (times[:, at.COMPLETED] - times[:, at.FIRST_TOKEN]) / later
