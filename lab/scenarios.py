@@ -354,7 +354,6 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _named(names: Sequence[str]) -> list[Scenario]:
-    """Return the scenarios with these ids, names or paths; all without any."""
     if not names:
         return shipped()
     files = {name: Path(name) for name in names if name.endswith((".yaml", ".yml"))}

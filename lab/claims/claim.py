@@ -269,7 +269,6 @@ def _predictions(
 
 
 def _guarded(claim: Claim, frames: Frames) -> Iterator[Check]:
-    """Yield the lines of a claim; an exception becomes a line."""
     note, ok = "", None
     try:
         frame = frames(claim.predictions)

@@ -90,7 +90,6 @@ def coverage(reference: Path) -> Iterator[pl.DataFrame]:
 
 
 def _known(reference: Path) -> Libraries:
-    """Return the measured curves of GPUs whose network is described."""
     return {gpu: one for gpu, one in read_libraries(reference).items() if NETWORKS.has(gpu)}
 
 

@@ -90,7 +90,6 @@ def counts(reference: Path) -> Iterator[Cells]:
 
 
 def _exact(row: Record, result: Evaluation, variant: str) -> dict[str, bool]:
-    """Return whether cycles and energy equal those of exact counting."""
     cycles, energy_pj = row.cycles, row.energy_total_uj * PJ_PER_UJ
     if variant != "default":
         cycles = row.cycles_no_link
@@ -102,7 +101,6 @@ def _exact(row: Record, result: Evaluation, variant: str) -> dict[str, bool]:
 
 
 def _is_equal(counts: Mapping[tuple[str, str], Accesses], wanted: Lines) -> bool:
-    """Return whether reads, fills, updates and instances of all lines are equal."""
     keys = ("reads", "fills", "updates", "utilized_instances")
     return all(ours == tuple(wanted[at][key] for key in keys) for at, ours in counts.items())
 

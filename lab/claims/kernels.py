@@ -39,7 +39,7 @@ from lab.fits.kernels.transferred_kernels import Trial, costs_of, formats_of, tr
 from lab.fits.methods import band_of
 from lab.tables import kernels as tables
 from lab.tables.fp32 import FAULTY, catalog_name, read_rows
-from lab.tables.rows import BANDED, Floats, Rows, by_labels, evenly, is_host_timed, mape, read_table
+from lab.tables.rows import BANDED, Floats, Rows, evenly, is_host_timed, mape, read_frame
 from planning.calibrate import transfer
 from planning.calibrate.kernels import band_by_rows
 from simulators.catalog.gpu import load_gpu
@@ -206,22 +206,21 @@ def tile_pairs(reference: Path) -> Iterator[pl.DataFrame]:
     Profiles name the tile of the kernel that ran and the number of parts it split `k` into. No fit
     has read those names, and the GPU's own rows are left out.
     """
-    table = read_table(reference / TILED, TILE_COLUMNS, op="linear")
-    for (written,), rows in by_labels(table, "gpu"):
-        name = catalog_name(written)
+    table = read_frame(reference / TILED, TILE_COLUMNS, op="linear").filter(pl.col("tile_a") > 0)
+    for (written,), mine in table.group_by("gpu", maintain_order=True):
+        name = catalog_name(str(written))
         if load_gpu(name).vendor != "nvidia":
             continue  # kernel names of other libraries follow other rules
-        column = {key: rows[key].to_numpy() for key in TILE_COLUMNS[1:]}
         faulty = [split for gpu, op, split in FAULTY if (gpu, op) == (name, "linear")]
-        kept = np.flatnonzero((column["tile_a"] > 0) & ~np.isin(column["split"], faulty))
-        some = kept[evenly(kept.size, MAX_PRODUCTS)]
-        sizes = np.array([column[key][some] for key in ("m", "n", "k")], np.float64)
-        tiles = np.stack([column[key][some] for key in ("tile_b", "tile_a", "grid_z")], axis=1)
+        kept = mine.filter(~pl.col("split").is_in(faulty))
+        rows = kept[evenly(kept.height, MAX_PRODUCTS)]
+        sizes = rows["m", "n", "k"].to_numpy().T.astype(np.float64)
+        tiles = rows["tile_b", "tile_a", "grid_z"].to_numpy()
         predicted_s = _seconds_of_tiles(name, sizes, tiles.astype(np.int64))
-        one, other = np.triu_indices(some.size, 1)
+        one, other = np.triu_indices(rows.height, 1)
         predicted, measured, work = (
             values[one] / values[other]
-            for values in (predicted_s, 1e-6 * column["latency_us"][some], np.prod(sizes, axis=0))
+            for values in (predicted_s, rows["latency_us"].to_numpy(), np.prod(sizes, axis=0))
         )
         judged = (np.abs(np.log(work)) < SIMILAR) & (np.abs(np.log(measured)) > SIMILAR)
         yield columns(predicted=predicted[judged], measured=measured[judged], gpu=name)

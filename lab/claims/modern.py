@@ -138,7 +138,6 @@ def passes(reference: Path) -> Iterator[pl.DataFrame]:
 
 
 def _colocated_s(model: str, gpus: int, rows: pl.DataFrame, share: float) -> dict[str, Floats]:
-    """Return the seconds of prefill and decode passes on a share of the SMs."""
     sheet, layout = load_gpu(MUXSERVE_GPU), Parallelism(tp=gpus)
     replica = Replica(
         model_of(model),
@@ -216,7 +215,6 @@ def products(reference: Path, clocks: Mapping[str, Sequence[int]]) -> Iterator[p
 
 
 def _a10(clock: str) -> Gpu:
-    """Return an A10 at its boost clock, or with its clock locked at the base."""
     gpu = load_gpu("a10")
     if clock != "base_locked":
         return gpu
@@ -369,7 +367,6 @@ def spec_bench(reference: Path, trees: Mapping[str, Mapping[str, float]]) -> Ite
 
 
 def _drafting_s(row: Record, tree: Mapping[str, float]) -> float:
-    """Return the seconds of drafting per pass of the model."""
     drafts = tree.get("drafts", 0.0)
     if row.method == "SpS":
         drafter = extra_model("vicuna_68m.toml")
@@ -472,7 +469,6 @@ def by_batch(
 
 
 def _decode_s(point: ServingPoint, batch: int, context: float) -> float:
-    """Return the seconds of an iteration of decodes, with their drafts if there are any."""
     hardware = deployment_of(point).hardware
     drafter = drafter_of(point, hardware)
     table, batch_price = prices_of(point, hardware, drafter)

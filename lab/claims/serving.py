@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -164,8 +163,8 @@ def _tokens_per_gpu_s(row: InferenceSubmission, cache: RunCache) -> float:
 
 
 @functools.lru_cache(maxsize=1)
-def _blocks(reference: Path) -> tuple[list[ResultBlock], pl.DataFrame]:
-    """Return the printed results with a prediction, and a frame with two metrics of each."""
+def result_blocks(reference: Path) -> pl.DataFrame:
+    """Return TPOT and throughput of results printed in documentation of engines."""
     known, unknown = blocks(reference)
     cache_of = functools.cache(run_cache_without)
 
@@ -178,25 +177,18 @@ def _blocks(reference: Path) -> tuple[list[ResultBlock], pl.DataFrame]:
         }
         return figures("metric", pairs, number=number, label=block.path)
 
-    skipped = ({"skipped": why} for why in Counter(unknown).elements())
-    frame = together([*predict(list(enumerate(known)), answer), *skipped])
-    found = [known[number] for number in frame["number"].drop_nulls().unique(maintain_order=True)]
-    return found, frame
-
-
-def result_blocks(reference: Path) -> pl.DataFrame:
-    """Return TPOT and throughput of results printed in documentation of engines."""
-    return _blocks(reference)[1]
+    skipped = ({"skipped": why} for why in unknown)
+    return together([*predict(enumerate(known), answer), *skipped])
 
 
 def option_pairs(reference: Path) -> Iterator[Cells]:
     """Yield throughput ratios of results of the same page with one option changed."""
-    found, frame = _blocks(reference)
-    ours = frame.filter(pl.col("metric") == "throughput")["predicted"].to_numpy()
-    for a, b in itertools.combinations(range(len(found)), 2):
-        if kind := changed(found[a], found[b]):
-            measured = found[b].tokens_per_s / found[a].tokens_per_s
-            yield {"kind": kind, "predicted": ours[b] / ours[a], "measured": measured}
+    known, _ = blocks(reference)
+    rates = result_blocks(reference).filter(pl.col("metric") == "throughput").to_dicts()
+    for before, after in itertools.combinations(rates, 2):
+        if kind := changed(known[before["number"]], known[after["number"]]):
+            ratios = {name: after[name] / before[name] for name in ("predicted", "measured")}
+            yield {**ratios, "kind": kind}
 
 
 def changed(one: ResultBlock, other: ResultBlock) -> str:
@@ -352,7 +344,6 @@ def replays(reference: Path) -> Iterator[Cells]:
 
 
 def _op_table(tables: Path, key: str, model: str, pp: int, tp: int) -> OpTable:
-    """Return the operator times of one model, layout and GPU."""
     rows = read_table(tables, table_key=key)
     known = model_of(model)
     a, b, ms = numbers(rows, ("a", "b", "ms")).values()
@@ -364,7 +355,6 @@ def _op_table(tables: Path, key: str, model: str, pp: int, tp: int) -> OpTable:
 def _replayed(
     run: Mapping[str, Any], theirs: Mapping[str, Floats], prices: OpTable
 ) -> at.ReplicaState:
-    """Run one configuration of VIDUR."""
     policies = {"vllm": VIDUR_POLICIES, "lor": VIDUR_POLICIES}
     scheduler = load_scheduler(policies.get(run["scheduler"], run["scheduler"]))
     router = load_router(policies.get(run["global_scheduler"], run["global_scheduler"]))

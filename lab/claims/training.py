@@ -185,7 +185,6 @@ def _held_out(
 
 
 def _ideal_s(one: fits.PricedSteps) -> float:
-    """Return the seconds of a step at the peak of its precision."""
     return one.step.useful_flops / one.step.job.gpu.peak(one.step.job.dtype)
 
 
