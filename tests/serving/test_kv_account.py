@@ -76,7 +76,7 @@ def test_block_is_allocated_for_the_first_token(tokens: int, blocks: int) -> Non
 
 
 def test_admission_keeps_the_watermark_free() -> None:
-    here = view(FREE_BLOCKS=10, WATERMARK=3)
+    here = view(FREE_BLOCKS=10, NUM_RUNNING=1, WATERMARK=3)
     assert kv_cache.has_free_blocks(here.limits, here.pool, 7)
     assert not kv_cache.has_free_blocks(here.limits, here.pool, 8)
 
@@ -273,13 +273,13 @@ def test_decode_allocates_a_block_when_the_last_is_full() -> None:
     assert of(here, "FREE_BLOCKS", "RUNNING") == [4, 0]
 
 
-def test_decode_reserves_blocks_for_draft_tokens_within_the_output() -> None:
+def test_decode_reserves_blocks_for_draft_tokens_beyond_the_output() -> None:
     longer = decodes(30, 2) | {"OUTPUT": 40}
     here = view(
         longer, {"PROMPT": 16, "OUTPUT": 16, "NUM_COMPUTED": 31, "BLOCKS": 2}, NUM_DRAFT_TOKENS=4
     )
     missing = [kv_cache.blocks_missing(here.limits, here.request, who) for who in (0, 1)]
-    assert missing == [1, 0]  # 34 tokens take a third block; the other's 32 are its last
+    assert missing == [1, 1]  # 34 and 35 tokens take a third block, although one ends at 32
 
 
 def test_chunked_prefills_come_before_unscheduled_decodes() -> None:
@@ -385,8 +385,9 @@ def test_unchunked_prefill_allocates_blocks_for_the_whole_prompt() -> None:
 
 @pytest.mark.parametrize(("free", "admitted"), [(10, 2), (9, 1), (6, 1), (5, 0)])
 def test_prefills_are_admitted_while_the_watermark_is_free(free: int, admitted: int) -> None:
-    # 50 tokens take four blocks, and two stay free.
-    here = queued(view({"PROMPT": 50}, {"PROMPT": 50}, FREE_BLOCKS=free, WATERMARK=2), 0, 1)
+    # 50 tokens take four blocks, and two stay free while another request runs.
+    pool = {"FREE_BLOCKS": free, "WATERMARK": 2, "NUM_RUNNING": 1}
+    here = queued(view({"PROMPT": 50}, {"PROMPT": 50}, **pool), 0, 1)
     assert kv_cache.admit_chunks(here, 1000, False) == 1000 - 50 * admitted
     assert of(here, "FREE_BLOCKS", "BATCH_SIZE") == [free - 4 * admitted, admitted]
 

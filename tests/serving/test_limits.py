@@ -64,6 +64,9 @@ def test_compiled_kernels_read_limits_as_integers() -> None:
         acceptance=(0.5, 0.25),
         draft_max_running=(9, 7),
         draft_counts_waiting=True,
+        reserve_full_isl=True,
+        long_prefill_token_threshold=256,
+        num_lookahead_tokens=2,
     ).vector()
     names = {
         at.BLOCK: 16,
@@ -86,6 +89,13 @@ def test_compiled_kernels_read_limits_as_integers() -> None:
         at.RESERVES_OUTPUT: 0,
         at.OVERLAP_SCHEDULE: 0,
         at.DRAFT_COUNTS_WAITING: 1,
+        at.MAX_CONCURRENT_BATCHES: 5,
+        at.ASYNC_SCHEDULING: 0,
+        at.RESERVE_FULL_ISL: 1,
+        at.LONG_PREFILL_TOKEN_THRESHOLD: 256,
+        at.NUM_LOOKAHEAD_TOKENS: 2,
+        at.DROPS_CACHED_BLOCK: 0,
+        at.ACCEPT_CYCLE: 0,
         at.ACCEPTANCE: at.CERTAIN // 2,
         at.ACCEPTANCE + 1: at.CERTAIN // 4,
         at.DRAFT_DEPTH: 2,

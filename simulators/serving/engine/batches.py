@@ -129,6 +129,16 @@ def drafts_change(limits: Ints, pool: Ints) -> bool:
     return has_several_batches or drafted(limits, pool) != pool[at.NUM_DRAFTS]  # type: ignore[no-any-return]
 
 
+@kernel(i8(*arrays(i8, 1), i8, matrix(i8), i8, i8))
+def verify(limits: Ints, drafts: int, request: Ints, req: int, num_computed: int) -> int:
+    """Return the accepted draft tokens of a request: the next of the cycle, or a drawn number."""
+    if limits[at.ACCEPT_CYCLE] == 0:
+        return accepted(limits, drafts, req, num_computed)
+    place = request[req, at.NUM_VERIFIED] % limits[at.ACCEPT_CYCLE]
+    request[req, at.NUM_VERIFIED] += 1
+    return min(drafts, limits[at.ACCEPTANCE + place])  # type: ignore[no-any-return]
+
+
 @kernel(i8(*arrays(i8, 1), i8, i8, i8))
 def accepted(limits: Ints, drafts: int, req: int, num_computed: int) -> int:
     """Return the accepted draft tokens of a request with `num_computed` computed tokens."""
@@ -148,7 +158,8 @@ def draw(state: ReplicaState, replica: int, slot: int, made: int) -> tuple[int, 
     """
     request, batch, tokens = state.request, state.batch[slot], state.tokens[slot]
     limits, drafts = state.own[pool_of(state, replica)], state.pool[replica, at.NUM_DRAFTS]
-    block, ahead, lacking, grown = limits[at.BLOCK], limits[at.NUM_DRAFT_TOKENS], 0, 0
+    block, lacking, grown = limits[at.BLOCK], 0, 0
+    ahead = limits[at.NUM_DRAFT_TOKENS] + limits[at.NUM_LOOKAHEAD_TOKENS]
     for i in range(state.sizes[slot]):
         req = batch[i]
         prompt, num_computed = request[req, at.PROMPT], request[req, at.NUM_COMPUTED]
@@ -156,14 +167,14 @@ def draw(state: ReplicaState, replica: int, slot: int, made: int) -> tuple[int, 
             continue
         end, num_computed = prompt + request[req, at.OUTPUT], num_computed + tokens[i] + made
         allocated = request[req, at.BLOCKS] * block
-        needed = min(num_computed - 1 + ahead, end)
+        needed = num_computed - 1 + ahead
         if made > 0 and needed > allocated:
             request[req, at.BLOCKS] = -(-needed // block)
             allocated = request[req, at.BLOCKS] * block
-        more = min(end - num_computed, accepted(limits, drafts, req, num_computed))
+        more = min(end - num_computed, verify(limits, drafts, request, req, num_computed))
         tokens[i] += more
         grown += 1 + more
-        needed = min(num_computed + more + ahead, end)
+        needed = num_computed + more + ahead
         if num_computed + more == end:
             lacking += at.UNTIL_CHANGED
         elif needed > allocated:
@@ -198,13 +209,74 @@ def possible_repeats(state: ReplicaState, slot: int, holds: int) -> int:
     return repeats
 
 
+@kernel(boolean(STATE, i8, i8))
+def is_same_batch(state: ReplicaState, older: int, slot: int) -> bool:
+    """Return whether two batches of decodes without drafts have the same requests."""
+    size = state.sizes[slot]
+    if older == slot or state.sizes[older] != size or state.step[older, at.PREFILLS] > 0.0:
+        return False
+    for i in range(size):
+        if state.batch[older, i] != state.batch[slot, i] or state.tokens[slot, i] > 1:
+            return False
+    return True
+
+
+@kernel(i8(STATE, i8, i8))
+def expect_tokens(state: ReplicaState, replica: int, slot: int) -> int:
+    """Count the tokens of a new batch as computed, so that the next one can be formed.
+
+    `tokens` becomes the number of output tokens that each request may get. Returns the number of
+    running requests, which include those of batches in flight.
+    """
+    request, tokens, pool = state.request, state.tokens[slot], state.pool[replica]
+    for i in range(state.sizes[slot]):
+        req = state.batch[slot, i]
+        if request[req, at.NUM_COMPUTED] > request[req, at.PROMPT]:
+            tokens[i] = 1 + pool[at.NUM_DRAFTS]
+            request[req, at.NUM_COMPUTED] += tokens[i]
+        else:
+            request[req, at.NUM_COMPUTED] += tokens[i]
+            tokens[i] = request[req, at.NUM_COMPUTED] == request[req, at.PROMPT]
+            request[req, at.NUM_COMPUTED] += tokens[i]  # the prefill brings a token
+        request[req, at.NUM_OUTPUT_PLACEHOLDERS] += tokens[i]
+        state.running[replica, pool[at.RUNNING]] = req
+        pool[at.RUNNING] += 1
+    return pool[at.RUNNING]  # type: ignore[no-any-return]
+
+
+@kernel(i8(STATE, i8, i8))
+def receive_tokens(state: ReplicaState, slot: int, i: int) -> int:
+    """Add the output tokens of an ended batch to a request; return its number of tokens.
+
+    Returns 0 if the batch brings no token. A request that was preempted meanwhile gets its tokens
+    nevertheless, and computes them again.
+    """
+    request, req, expected = state.request, state.batch[slot, i], state.tokens[slot, i]
+    if expected == 0 or state.times[req, at.COMPLETED] >= 0.0:
+        return 0
+    row = request[req]
+    is_preempted = row[at.BLOCKS] == 0
+    known = row[at.NUM_COMPUTED] - row[at.NUM_OUTPUT_PLACEHOLDERS]
+    known, received = row[at.PROMPT] if is_preempted else known, 1
+    if OPTIONAL_FEATURES and expected > 1:
+        received += verify(state.limits, expected - 1, request, req, known)
+        received = min(received, row[at.PROMPT] + row[at.OUTPUT] - known)
+    if is_preempted:
+        row[at.PROMPT] += received
+        row[at.OUTPUT] -= received
+    else:
+        row[at.NUM_COMPUTED] -= expected - received
+        row[at.NUM_OUTPUT_PLACEHOLDERS] -= expected
+    return known + received  # type: ignore[no-any-return]
+
+
 @kernel(i8(STATE, i8))
 def stop_repeating(state: ReplicaState, replica: int) -> int:
     """Call the scheduler again at the end of every batch in flight, on all ranks of a replica.
 
-    Returns the number of pipeline stages.
+    Returns the number of batches in flight of a rank.
     """
-    stages = state.limits[at.STAGES]
+    stages = state.limits[at.MAX_CONCURRENT_BATCHES]
     ranks = state.limits[at.RANKS]
     first = replica - replica % ranks
     for slot in range(first * stages, (first + ranks) * stages):
@@ -221,10 +293,12 @@ def repeat_first(price: Any, state: ReplicaState, replica: int, until: float) ->
     """
     pool, gauge, block = state.pool[replica], state.gauge[replica], state.limits[at.BLOCK]
     ends, stages, ring = state.ends[replica], state.stages[replica], state.in_flight[replica]
+    is_pair = state.limits[at.ASYNC_SCHEDULING] == 1 and pool[at.IN_FLIGHT] == 2
     inside = pool[at.WAITING] + pool[at.WAITING_KV] + pool[at.NUM_RUNNING] + pool[at.NUM_SWAPPED]
-    free, oldest, last = pool[at.FREE_BLOCKS], pool[at.OLDEST], stages.size - 1
-    total, alone = pool[at.TOTAL_BLOCKS], pool[at.IN_FLIGHT] == 1
+    free, oldest, last = pool[at.FREE_BLOCKS], pool[at.OLDEST], ring.size - 1
+    total, alone = pool[at.TOTAL_BLOCKS], is_pair or pool[at.IN_FLIGHT] == 1
     drafts = state.own[pool_of(state, replica), at.NUM_DRAFT_TOKENS] > 0
+    drafts = drafts and state.limits[at.ASYNC_SCHEDULING] == 0
     clock_s = gauge[at.CLOCK_S]
     block_seconds, inside_seconds = gauge[at.BLOCK_SECONDS], gauge[at.REQUEST_SECONDS]
     busy_s, joules = gauge[at.BUSY_S], gauge[at.JOULES]
@@ -232,9 +306,11 @@ def repeat_first(price: Any, state: ReplicaState, replica: int, until: float) ->
     place = ring[oldest]
     now = ends[place]
     while now < until and must_end == 0:
-        slot = replica * stages.size + place
-        rounds, timing, crossings = state.rounds[slot], state.timing[slot], state.crossings[slot]
-        step, priced, size = state.priced[slot], state.price[slot], state.sizes[slot]
+        newest = 1 - place if is_pair else place
+        slot, formed = replica * ring.size + place, replica * ring.size + newest
+        rounds, timing, crossings = state.rounds[slot], state.timing[slot], state.crossings[formed]
+        step, priced, size = state.priced[formed], state.price[formed], state.sizes[slot]
+        formed_end = ends[newest]
         keys, growth, counts_iteration = (
             step[at.DECODE_KV],
             rounds[at.KEYS_PER_REPEAT],
@@ -262,7 +338,8 @@ def repeat_first(price: Any, state: ReplicaState, replica: int, until: float) ->
                 kind = pool_of(state, replica)
                 price(step, state.shape[kind], state.table[kind], priced)
             end, worked, waited = pass_stages(priced, keys, stages, now)
-            stall_s += waited
+            formed_end, end = end, formed_end if is_pair else end
+            stall_s += 0.0 if is_pair else waited
             if counts_iteration:
                 busy_s += worked
                 joules += drawn_j(priced, keys, stages.size)
@@ -278,11 +355,14 @@ def repeat_first(price: Any, state: ReplicaState, replica: int, until: float) ->
             now = end
             if state.clock[at.LOG_ROWS] < state.log.shape[0]:
                 pool[at.FREE_BLOCKS] = free
-                log_batch(state, replica, slot, clock_s, end)
+                log_batch(state, replica, formed, clock_s, formed_end)
             if not alone:
                 break
         state.gaps[int(timing[at.BIN])] += counted
-        ends[place], step[at.DECODE_KV] = now, keys
+        step[at.DECODE_KV] = keys
+        if is_pair:
+            ends[newest] = state.timing[formed, at.FIRST_END] = formed_end
+        ends[place] = now
         timing[at.STALL_S], timing[at.LONGEST_S] = stall_s, longest_s
         timing[at.BIN_LOW_S], timing[at.BIN_HIGH_S] = low_s, high_s
         rounds[at.REPEATS] -= made
@@ -291,7 +371,7 @@ def repeat_first(price: Any, state: ReplicaState, replica: int, until: float) ->
         iterations += made * counts_iteration
         if not alone and must_end == 0:
             back = oldest + pool[at.IN_FLIGHT]
-            back = back if back <= last else back - stages.size
+            back = back if back <= last else back - ring.size
             ring[oldest], ring[back] = ring[back], place
             oldest = oldest + 1 if oldest < last else 0
             place = ring[oldest]

@@ -102,16 +102,20 @@ def cached_tokens(limits: Ints, pool: Ints, request: Ints, tree: Ints, req: int)
         if held < size:
             break
     most = (request[req, at.PROMPT] - 1) // limits[at.BLOCK]
-    return min(found, most) * limits[at.BLOCK]  # type: ignore[no-any-return]
+    found = max(0, min(found, most) - limits[at.DROPS_CACHED_BLOCK])
+    return found * limits[at.BLOCK]  # type: ignore[no-any-return]
 
 
-@kernel(i8(*arrays(i8, 1), matrix(i8), matrix(i8), i8))
-def blocks_held(pool: Ints, request: Ints, tree: Ints, req: int) -> int:
-    """Return the blocks from the beginning of a path that other requests reference."""
+@kernel(i8(*arrays(i8, 1), matrix(i8), matrix(i8), i8, i8))
+def blocks_held(pool: Ints, request: Ints, tree: Ints, req: int, most: int) -> int:
+    """Return the blocks from the beginning of a path that other requests reference.
+
+    Nodes after the first `most` blocks do not count.
+    """
     held = 0
     for k in range(request[req, at.PATH], request[req, at.PATH_END]):
         if tree[k, at.END] > held:
-            if tree[row_of(pool, tree, k), at.REF_COUNT] == 0:
+            if held >= most or tree[row_of(pool, tree, k), at.REF_COUNT] == 0:
                 break
             held = tree[k, at.END]
     return held
@@ -137,6 +141,8 @@ def acquire_prefix(
     for k in range(begin, stop):
         node, size = row_of(pool, tree, k), tree[k, at.END] - before
         held = tree[node, at.CACHED_BLOCKS]
+        if size > 0 and before * limits[at.BLOCK] >= cached:
+            break
         here += held
         if held < size:
             if held > 0:
@@ -233,9 +239,10 @@ def release_path(limits: Ints, pool: Ints, request: Ints, tree: Ints, req: int) 
     """
     if limits[at.PREFIX_CACHING] == 0:
         return request[req, at.BLOCKS]  # type: ignore[no-any-return]
-    tokens = request[req, at.NUM_COMPUTED] - (
-        request[req, at.NUM_COMPUTED] > request[req, at.PROMPT]
-    )
+    tokens = request[req, at.NUM_COMPUTED]
+    if tokens > request[req, at.PROMPT]:
+        tokens -= 1 + request[req, at.NUM_OUTPUT_PLACEHOLDERS]
+        tokens = max(tokens, request[req, at.PROMPT])
     cache_blocks(limits, pool, request, tree, req, tokens)
     evict_overwritten(pool, tree)
     begin = request[req, at.PATH]
@@ -275,11 +282,8 @@ def blocks_for(tokens: int, block: int) -> int:
 @kernel(i8(*arrays(i8, 1), matrix(i8), i8))
 def blocks_missing(limits: Ints, request: Ints, req: int) -> int:
     """Return the number of blocks to allocate for a decode's next token and draft tokens."""
-    end = request[req, at.PROMPT] + request[req, at.OUTPUT]
-    tokens = max(
-        request[req, at.NUM_COMPUTED],
-        min(request[req, at.NUM_COMPUTED] + limits[at.NUM_DRAFT_TOKENS], end),
-    )
+    tokens = request[req, at.NUM_COMPUTED]
+    tokens += limits[at.NUM_DRAFT_TOKENS] + limits[at.NUM_LOOKAHEAD_TOKENS]
     if tokens <= request[req, at.BLOCKS] * limits[at.BLOCK]:  # mostly, and products cost less
         return 0
     return blocks_for(tokens, limits[at.BLOCK]) - request[req, at.BLOCKS]  # type: ignore[no-any-return]
@@ -287,8 +291,8 @@ def blocks_missing(limits: Ints, request: Ints, req: int) -> int:
 
 @kernel(boolean(*arrays(i8, 2), i8))
 def has_free_blocks(limits: Ints, pool: Ints, blocks: int) -> bool:
-    """Return whether admission can allocate some blocks and leave the watermark."""
-    return pool[at.FREE_BLOCKS] - blocks >= limits[at.WATERMARK]  # type: ignore[no-any-return]
+    """Return whether admission can allocate some blocks and leave the watermark, if any runs."""
+    return pool[at.FREE_BLOCKS] - blocks >= (pool[at.NUM_RUNNING] > 0) * limits[at.WATERMARK]  # type: ignore[no-any-return]
 
 
 @kernel(i8(*arrays(i8, 1), matrix(i8), i8, i8, i8))
@@ -325,11 +329,11 @@ def preempt_recompute(view: View, req: int) -> int:
     """Return a request to the front of the queue; generated tokens become part of its prompt."""
     pool, request = view.pool, view.request
     release(view.limits, pool, request, view.tree, req)
-    num_computed = request[req, at.NUM_COMPUTED]
+    num_computed = request[req, at.NUM_COMPUTED] - request[req, at.NUM_OUTPUT_PLACEHOLDERS]
     if num_computed > request[req, at.PROMPT]:
         request[req, at.OUTPUT] += request[req, at.PROMPT] - num_computed
         request[req, at.PROMPT] = num_computed
-    request[req, at.NUM_COMPUTED] = 0
+    request[req, at.NUM_COMPUTED] = request[req, at.NUM_OUTPUT_PLACEHOLDERS] = 0
     request[req, at.NUM_RECOMPUTES] += 1
     pool[at.RECOMPUTE_PREEMPTIONS] += 1
     return return_waiting(pool, view.waiting, req)
@@ -466,8 +470,18 @@ def cached_tokens_of(view: View, req: int) -> int:
 def shared_blocks(view: View, req: int, cached: int) -> int:
     """Return the cached blocks of a waiting request that running requests hold."""
     if OPTIONAL_FEATURES and cached > 0:
-        return blocks_held(view.pool, view.request, view.tree, req)
+        most = cached // view.limits[at.BLOCK]
+        return blocks_held(view.pool, view.request, view.tree, req, most)
     return 0
+
+
+@kernel(i8(*arrays(i8, 2), i8))
+def prefill_tokens(limits: Ints, pool: Ints, missing: int) -> int:
+    """Return the tokens of a prompt in one batch; the threshold spares a request on its own."""
+    threshold = limits[at.LONG_PREFILL_TOKEN_THRESHOLD]
+    if threshold > 0 and pool[at.WAITING] + pool[at.NUM_RUNNING] > 1:
+        return min(missing, threshold)  # type: ignore[no-any-return]
+    return missing
 
 
 @kernel(i8(VIEW, i8, boolean))
@@ -481,9 +495,11 @@ def admit_chunks(view: View, token_budget: int, whole: bool) -> int:
     while token_budget > 0 and can_admit(limits, pool):
         first = view.waiting[pool[at.WAITING_HEAD]]
         prompt, cached = request[first, at.PROMPT], cached_tokens_of(view, first)
-        num_scheduled = min(prompt - cached, token_budget)
-        blocks = blocks_for(prompt if whole else cached + num_scheduled, limits[at.BLOCK])
-        if not has_free_blocks(limits, pool, blocks - shared_blocks(view, first, cached)):
+        num_scheduled = min(prefill_tokens(limits, pool, prompt - cached), token_budget)
+        end = cached + num_scheduled + limits[at.NUM_LOOKAHEAD_TOKENS]
+        blocks = blocks_for(prompt if whole else end, limits[at.BLOCK])
+        needed = max(blocks, limits[at.RESERVE_FULL_ISL] * blocks_for(prompt, limits[at.BLOCK]))
+        if not has_free_blocks(limits, pool, needed - shared_blocks(view, first, cached)):
             break
         admit(view, blocks, num_scheduled, cached)
         token_budget -= num_scheduled

@@ -110,6 +110,8 @@ COPIED = (
     *("max_num_seqs", "max_prefill_tokens", "token_budget", "stages", "ranks", "poll_interval"),
     *("prefix_caching", "swap_capacity", "host_cache_capacity", "reserves_output"),
     *("overlap_schedule", "num_draft_tokens", "draft_counts_waiting", "seed"),
+    *("max_concurrent_batches", "async_scheduling", "reserve_full_isl"),
+    *("long_prefill_token_threshold", "num_lookahead_tokens", "drops_cached_block"),
 )
 """Fields of `ReplicaLimits` that kernels read as columns of the same name."""
 
@@ -138,6 +140,12 @@ class ReplicaLimits:
     acceptance: tuple[float, ...] = ()  # shares of iterations that accept at least 1, 2 ... drafts
     draft_max_running: tuple[int, ...] = ()  # running requests up to which 1, 2 ... are drafted
     draft_counts_waiting: bool = False  # waiting requests count as running
+    accept_cycle: tuple[int, ...] = ()  # accepted tokens of a request's iterations; (): drawn
+    num_lookahead_tokens: int = 0  # slots for a drafter after the scheduled tokens
+    drops_cached_block: bool = False  # a drafter computes the last cached block again
+    async_scheduling: bool = False  # the next batch is formed when one is launched
+    reserve_full_isl: bool = False  # a prompt is admitted only if all of it fits
+    long_prefill_token_threshold: int = 0  # prompt tokens of a request in one batch; 0: no limit
     seed: int = 0
     poll_interval: int = 10  # decode iterations between polls of the queue (LightLLM's default)
 
@@ -157,11 +165,18 @@ class ReplicaLimits:
         if self.reserves:
             limits[at.MAX_BATCH_SEQS] = min(self.max_num_seqs, fit)
         depth = limits[at.DRAFT_DEPTH] = len(self.acceptance)
+        cycle = limits[at.ACCEPT_CYCLE] = len(self.accept_cycle)
         shares = np.rint(at.CERTAIN * np.array(self.acceptance))
         limits[at.ACCEPTANCE : at.ACCEPTANCE + depth] = shares
+        limits[at.ACCEPTANCE : at.ACCEPTANCE + cycle] = self.accept_cycle
         running = self.draft_max_running or at.ALL_DECODES
         limits[at.DRAFT_MAX_RUNNING : at.DRAFT_MAX_RUNNING + depth] = running
         return limits
+
+    @property
+    def max_concurrent_batches(self) -> int:
+        """Return the number of batches in flight."""
+        return 2 if self.async_scheduling else self.stages
 
     @property
     def max_batch_seqs(self) -> int:
@@ -176,6 +191,7 @@ class ReplicaLimits:
     def admits(self, prompt_tokens: Ints, output_tokens: Ints) -> Ints:
         """Return the indices of the requests that fit on an otherwise empty replica."""
         kv_tokens = (self.blocks - max(1, self.watermark_blocks)) * self.block_size
+        kv_tokens -= self.num_draft_tokens + self.num_lookahead_tokens
         return np.flatnonzero(prompt_tokens + output_tokens <= min(self.max_model_len, kv_tokens))
 
 

@@ -22,7 +22,10 @@ from simulators.serving.engine.batches import (
     combine_ranks,
     drafted,
     drafts_change,
+    expect_tokens,
+    is_same_batch,
     possible_repeats,
+    receive_tokens,
     repeat_first,
     run_stages,
     stop_repeating,
@@ -59,6 +62,7 @@ from simulators.serving.engine.replica import (
     push_waiting,
     release_next,
     release_successor,
+    remove_waiting,
     snapshot_sums,
     sort_by_arrival,
     update_integrals,
@@ -88,9 +92,12 @@ def run(schedule: Any, route: Any, price: Any, state: ReplicaState) -> int:
             break
         if arrival <= first:
             route_arrivals(route, state, arrival)
+            is_async = state.limits[at.ASYNC_SCHEDULING] == 1
             for r in range(pool.shape[0]):
                 if state.load[at.LOAD_CHANGED, r] > 0:
                     stop_repeating(state, r)
+                    if is_async and pool[r, at.IN_FLIGHT] > 0:
+                        continue  # the engine waits for the end of a batch
                     form_batches(schedule, price, state, r, arrival)
                     start_waiting_transfers(state, r, arrival)
         else:
@@ -191,15 +198,21 @@ def form_batches(schedule: Any, price: Any, state: ReplicaState, replica: int, n
     """Form batches while a pipeline stage is free; return the number of batches in flight.
 
     With several stages, remaining requests may join the next batch that ends: no batch is repeated.
+    With asynchronous scheduling a batch is formed when the one before it starts. If both are equal,
+    the older one is repeated in place of both.
     """
     if OPTIONAL_FEATURES and state.limits[at.RANKS] > 1:
         return form_rank_batches(schedule, price, state, replica, now)
     pool, stages = state.pool[replica], state.limits[at.STAGES]
-    if pool[at.IN_FLIGHT] < stages:
+    most, is_async = (
+        state.limits[at.MAX_CONCURRENT_BATCHES],
+        state.limits[at.ASYNC_SCHEDULING] == 1,
+    )
+    if pool[at.IN_FLIGHT] < most:
         update_integrals(pool, state.gauge[replica], now)
-    while pool[at.IN_FLIGHT] < stages:
-        place = state.in_flight[replica, (pool[at.OLDEST] + pool[at.IN_FLIGHT]) % stages]
-        slot = replica * stages + place
+    while pool[at.IN_FLIGHT] < most:
+        place = state.in_flight[replica, (pool[at.OLDEST] + pool[at.IN_FLIGHT]) % most]
+        slot = replica * most + place
         holds = schedule_batch(schedule, state, replica, slot, now)
         if pool[at.BATCH_SIZE] == 0:
             break
@@ -207,7 +220,13 @@ def form_batches(schedule: Any, price: Any, state: ReplicaState, replica: int, n
         rounds[at.KEYS_PER_REPEAT], rounds[at.COUNTS_ITERATION] = state.sizes[slot], 1
         ready = now + transfer_s(state, replica)
         state.ends[replica, place] = launch(price, state, replica, slot, now, ready)
-        rounds[at.REPEATS] = possible_repeats(state, slot, holds) if holds > 1 else 0
+        repeats = possible_repeats(state, slot, holds) if holds > 1 else 0
+        rounds[at.REPEATS] = 0 if is_async else repeats
+        if is_async:
+            expect_tokens(state, replica, slot)
+            older = replica * most + state.in_flight[replica, pool[at.OLDEST]]
+            if repeats > 0 and is_same_batch(state, older, slot):
+                state.rounds[older, at.REPEATS] = repeats
     if stages > 1 and pool[at.WAITING] + pool[at.RUNNING] + pool[at.NUM_SWAPPED] > 0:
         stop_repeating(state, replica)
     return pool[at.IN_FLIGHT]  # type: ignore[no-any-return]
@@ -320,6 +339,7 @@ def launch(
     keys = priced[at.DECODE_KV]
     end = run_stages(cost, keys, state.stages[replica], timing, gauge, ready, counts_iteration)
     bubbles = timing[at.STALL_S] - (start - ready)
+    is_async = state.limits[at.ASYNC_SCHEDULING] == 1
     for i in range(size):
         row = times[members[i]]
         if row[at.SCHEDULED] < 0.0:
@@ -328,6 +348,8 @@ def launch(
         if row[at.LAST_END] >= 0.0:
             stalled += start - row[at.LAST_END]
         row[at.STALLED] = stalled + bubbles
+        if is_async:
+            row[at.LAST_END] = end
     if state.limits[at.OVERLAP_SCHEDULE] == 1 and state.step[slot, at.PREFILLS] > 0:
         delay_first_tokens(state, replica, now, end)
     timing[at.FIRST_END], timing[at.LONGEST_S], timing[at.STALL_S] = end, 0.0, 0.0
@@ -363,12 +385,13 @@ def advance(
 
     In a closed loop an end may release an arrival, so one end is processed at a time.
     """
-    pool, ends, stages = state.pool[replica], state.ends[replica], state.limits[at.STAGES]
+    pool, ends = state.pool[replica], state.ends[replica]
+    most = state.limits[at.MAX_CONCURRENT_BATCHES]
     while pool[at.IN_FLIGHT] > 0 and repeat_first(price, state, replica, until) > 0:
         place = state.in_flight[replica, pool[at.OLDEST]]
         now = ends[place]
-        finish(state, replica, replica * stages + place, now)
-        pool[at.OLDEST] = (pool[at.OLDEST] + 1) % stages
+        finish(state, replica, replica * most + place, now)
+        pool[at.OLDEST] = (pool[at.OLDEST] + 1) % most
         pool[at.IN_FLIGHT] -= 1
         form_batches(schedule, price, state, replica, now)
         start_waiting_transfers(state, replica, now)
@@ -392,22 +415,32 @@ def finish(state: ReplicaState, replica: int, slot: int, now: float) -> int:
         stall = timing[at.STALL_S]
     update_integrals(pool, state.gauge[replica], now)
     known_gap, known_bin, counted = 0.0, gap_bin(0.0), 0
-    gauge, kept = state.gauge[replica], pool[at.RUNNING]
+    gauge, kept, ended = state.gauge[replica], pool[at.RUNNING], 0
+    is_async = state.limits[at.ASYNC_SCHEDULING] == 1
     gaps_s = gauge[at.GAPS_S]
     is_prefill_replica = replica < state.limits[at.PREFILL_REPLICAS]
     for i in range(size):
         req = state.batch[slot, i]
-        prompt = request[req, at.PROMPT]
-        num_computed = request[req, at.NUM_COMPUTED] + state.tokens[slot, i] + rounds
+        scheduled = 0 if is_async else state.tokens[slot, i]
+        num_computed = request[req, at.NUM_COMPUTED] + scheduled + rounds
         if rounds > 0:
             if num_computed - 1 > request[req, at.BLOCKS] * state.limits[at.BLOCK]:
                 request[req, at.BLOCKS] = blocks_for(num_computed - 1, state.limits[at.BLOCK])
             times[req, at.STALLED] += stall
-        times[req, at.LAST_END] = now
-        if num_computed == prompt:
-            num_computed += 1  # the prefill brings a token
-        request[req, at.NUM_COMPUTED] = num_computed
-        if num_computed > prompt:
+        if is_async:
+            if rounds > 0:
+                request[req, at.NUM_COMPUTED] = num_computed
+                times[req, at.LAST_END] = state.stages[replica, 0]
+            num_computed = receive_tokens(state, slot, i)
+            if num_computed == 0:
+                continue
+        else:
+            times[req, at.LAST_END] = now
+            if num_computed == request[req, at.PROMPT]:
+                num_computed += 1  # the prefill brings a token
+            request[req, at.NUM_COMPUTED] = num_computed
+        prompt = request[req, at.PROMPT]
+        if num_computed > prompt or is_async:
             if times[req, at.LAST_TOKEN] < 0.0:
                 times[req, at.FIRST_TOKEN] = now
             else:
@@ -422,13 +455,23 @@ def finish(state: ReplicaState, replica: int, slot: int, now: float) -> int:
         if num_computed == prompt + request[req, at.OUTPUT]:
             times[req, at.COMPLETED] = now
             snapshot_sums(state, replica, req, at.SUMS)
-            release(state.limits, pool, request, state.tree, req)
+            if is_async and request[req, at.BLOCKS] == 0:  # preempted while its batch ran
+                remove_waiting(pool, state.waiting[replica], req)
+            else:
+                release(state.limits, pool, request, state.tree, req)
+            request[req, at.NUM_COMPUTED] = num_computed
+            ended += 1
             release_successor(state, req, now)
         elif OPTIONAL_FEATURES and is_prefill_replica and num_computed > prompt:
             start_kv_transfer(state, replica, req, now)
-        else:
+        elif not is_async:
             running[kept] = req
             kept += 1
+    if is_async and ended > 0:
+        kept = 0
+        for i in range(pool[at.RUNNING]):
+            running[kept] = running[i]
+            kept += times[running[i], at.COMPLETED] < 0.0
     state.gaps[known_bin] += counted
     gauge[at.GAPS_S], pool[at.RUNNING] = gaps_s, kept
     pool[at.ELAPSED] += rounds + 1

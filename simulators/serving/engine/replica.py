@@ -50,8 +50,10 @@ R = TypeVar("R")
     ROUTABLE,
     PREFILL_REPLICA,
     DECODE_BLOCKS,
-) = range(16)
-REQUEST_COLUMNS = 16
+    NUM_OUTPUT_PLACEHOLDERS,
+    NUM_VERIFIED,
+) = range(18)
+REQUEST_COLUMNS = 18
 """A preemption by recomputation moves generated tokens from OUTPUT to PROMPT. NUM_COMPUTED counts
 computed tokens, of prompt and output. Requests that arrive together have the same ARRIVAL_ORDER.
 The end of a request releases SUCCESSOR. Swapped requests form a stack, linked by SWAPPED_BEFORE.
@@ -59,7 +61,9 @@ PATH to PATH_END are the rows of `tree` with the request's path in the prefix tr
 holds references to the first HELD_NODES nodes. NUM_CACHED are the prompt tokens found in the prefix
 cache at the first admission. Routers choose among the first ROUTABLE replicas. With separate pools,
 PREFILL_REPLICA keeps the blocks until the KV transfer ends, and DECODE_BLOCKS are allocated on the
-decode replica meanwhile."""
+decode replica meanwhile. With asynchronous scheduling NUM_COMPUTED includes batches in flight, and
+NUM_OUTPUT_PLACEHOLDERS are the output tokens that these can bring, drafts included. NUM_VERIFIED
+counts iterations that verified draft tokens."""
 
 NODE, END = range(2)
 """A row of `tree` that is a step of a path: the node, and the blocks of the path up to its end."""
@@ -127,11 +131,19 @@ the replica at the end of the request."""
     RESERVES_OUTPUT,  # 1: admission allocates the blocks of prompt and output
     OVERLAP_SCHEDULE,  # 1: tokens are sent while the next prefill runs, that is at its end
     DRAFT_COUNTS_WAITING,  # 1: waiting requests count as running in DRAFT_MAX_RUNNING
+    MAX_CONCURRENT_BATCHES,  # batches in flight: one per stage, or 2 with asynchronous scheduling
+    ASYNC_SCHEDULING,  # 1: the next batch is formed when one is launched
+    RESERVE_FULL_ISL,  # 1: a prompt is admitted only if all of it fits
+    LONG_PREFILL_TOKEN_THRESHOLD,  # prompt tokens of a request in one batch; 0: no limit
+    NUM_LOOKAHEAD_TOKENS,  # slots that a drafter needs after the scheduled tokens
+    DROPS_CACHED_BLOCK,  # 1: a drafter computes the last block of a cached prefix again
+    ACCEPT_CYCLE,  # length of a cycle of numbers of accepted tokens; 0: they are drawn
     DRAFT_MAX_RUNNING,  # first of the running requests up to which 1, 2 ... levels are drafted
-) = range(22)
+) = range(29)
 MOST_DRAFTED = 16
 ACCEPTANCE = DRAFT_MAX_RUNNING + MOST_DRAFTED
-"""First of the shares of iterations that accept at least 1, 2 ... draft tokens, times CERTAIN."""
+"""First of the shares of iterations that accept at least 1, 2 ... draft tokens, times CERTAIN; or of
+a cycle of numbers of accepted tokens."""
 LIMITS = ACCEPTANCE + MOST_DRAFTED
 CERTAIN = 1 << 31
 ALL_DECODES = 1 << 40
@@ -327,6 +339,19 @@ def return_waiting(pool: Ints, waiting: Ints, request: int) -> int:
     waiting[head] = request
     pool[WAITING_HEAD] = head
     pool[WAITING] += 1
+    return pool[WAITING]  # type: ignore[no-any-return]
+
+
+@kernel(i8(*arrays(i8, 2), i8))
+def remove_waiting(pool: Ints, waiting: Ints, request: int) -> int:
+    """Remove a request from the queue and return the queue's length."""
+    last, place = waiting.size - 1, pool[WAITING_HEAD]
+    while waiting[place] != request:
+        place = (place + 1) & last
+    while place != pool[WAITING_HEAD]:
+        waiting[place] = waiting[(place - 1) & last]
+        place = (place - 1) & last
+    pop_waiting(pool, waiting)
     return pool[WAITING]  # type: ignore[no-any-return]
 
 

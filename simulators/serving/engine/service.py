@@ -125,6 +125,7 @@ def initial_state(
         own[0, at.RESERVES_OUTPUT] = 0
         replicas += decoders.replicas * allowed.ranks
     stages, capacity = allowed.stages, max(pool.max_num_seqs for pool in pools) + 1
+    batches = allowed.max_concurrent_batches
     routable = entry_replicas if asked.routable is None else asked.routable * allowed.ranks
     request, times = _initial_requests(asked, routable, is_pooled=decoders is not None)
     listed = request[:, at.REPLICA] != at.NOT_RELEASED
@@ -137,7 +138,7 @@ def initial_state(
     clock[at.NEXT_SUCCESSOR] = count if listed.all() else listed.argmin()
     released = count * ((not listed.all()) + (decoders is not None))
     ring = 1 << max(count - 1, 1).bit_length()
-    slots = replicas * stages
+    slots = replicas * batches
     step = np.zeros((slots, at.STEP_COLUMNS))
     return ReplicaState(
         limits=own[0],
@@ -159,8 +160,8 @@ def initial_state(
         priced=step if allowed.ranks == 1 else np.zeros_like(step),
         price=np.zeros((slots, 3 * at.PRICE_COLUMNS)),  # a drafter has one of its own
         crossings=np.zeros((slots, allowed.block_size), np.int64),
-        in_flight=np.tile(np.arange(stages), (replicas, 1)),
-        ends=np.zeros((replicas, stages)),
+        in_flight=np.tile(np.arange(batches), (replicas, 1)),
+        ends=np.zeros((replicas, batches)),
         stages=np.zeros((replicas, stages)),
         draws=asked.draws.copy(),  # kernels take writable arrays
         released=np.empty(released),

@@ -9,6 +9,7 @@ prompt are not computed, also after a preemption.
 
 from __future__ import annotations
 
+from simulators.core.jit import Ints, boolean, i8, matrix
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.kv_cache import (
     admit_chunks,
@@ -17,6 +18,7 @@ from simulators.serving.engine.kv_cache import (
     blocks_missing,
     preempt,
     preemptions,
+    prefill_tokens,
 )
 from simulators.serving.engine.replica import (
     SCHEDULE,
@@ -28,6 +30,7 @@ from simulators.serving.engine.replica import (
 )
 
 CHUNKED = CACHES_PREFIXES = KV_TRANSFER = True
+WATERMARK = 0.0
 
 
 @kernel(SCHEDULE)
@@ -39,21 +42,25 @@ def schedule(_now: float, view: View) -> int:
     limits, pool, request, running = view.limits, view.pool, view.request, view.running
     token_budget, prefills, preempted = limits[at.TOKEN_BUDGET], 0, preemptions(pool)
     sort_by_arrival(request, running, pool[at.RUNNING])
-    head, count, waits = 0, pool[at.RUNNING], False
+    head, count, kept, waits = 0, pool[at.RUNNING], 0, False
+    lookahead, is_async = limits[at.NUM_LOOKAHEAD_TOKENS], limits[at.ASYNC_SCHEDULING] == 1
     while head < count and token_budget > 0 and pool[at.BATCH_SIZE] < limits[at.MAX_BATCH_SEQS]:
         req = running[head]
         head += 1
         num_computed, prompt = request[req, at.NUM_COMPUTED], request[req, at.PROMPT]
-        num_scheduled = 1 if num_computed > prompt else min(prompt - num_computed, token_budget)
-        needed = blocks_missing(limits, request, req)
+        if is_async and is_last_token_in_flight(request, req):
+            running[kept] = req
+            kept += 1
+            continue
+        num_scheduled, needed = 1, blocks_missing(limits, request, req)
         if num_computed <= prompt:
-            needed = (
-                blocks_for(num_computed + num_scheduled, limits[at.BLOCK]) - request[req, at.BLOCKS]
-            )
+            num_scheduled = min(prefill_tokens(limits, pool, prompt - num_computed), token_budget)
+            end = num_computed + num_scheduled + lookahead
+            needed = blocks_for(end, limits[at.BLOCK]) - request[req, at.BLOCKS]
         while pool[at.FREE_BLOCKS] < needed and head < count:
             count -= 1
             preempt(view, running[count])
-        if pool[at.FREE_BLOCKS] < needed and pool[at.IN_FLIGHT] > 0:
+        if pool[at.FREE_BLOCKS] < needed and pool[at.IN_FLIGHT] > 0 and not is_async:
             head, waits = head - 1, True  # the last of the requests in flight will be preempted
             break
         if pool[at.FREE_BLOCKS] < needed:
@@ -65,7 +72,7 @@ def schedule(_now: float, view: View) -> int:
         if num_computed > prompt:
             token_budget -= pool[at.NUM_DRAFTS]
         prefills += 1 if num_computed <= prompt else 0
-    keep_running(view, 0, head, count)
+    keep_running(view, kept, head, count)
     if waits or preemptions(pool) > preempted:
         return 1
     first = pool[at.BATCH_SIZE]
@@ -75,3 +82,11 @@ def schedule(_now: float, view: View) -> int:
         pool[at.MEMO] += 1
     prefills += pool[at.BATCH_SIZE] - first
     return at.UNTIL_CHANGED if prefills == 0 and pool[at.RUNNING] == 0 else 1
+
+
+@kernel(boolean(matrix(i8), i8))
+def is_last_token_in_flight(request: Ints, req: int) -> bool:
+    """Return whether the batches in flight bring the last token even if no draft is accepted."""
+    total = request[req, at.PROMPT] + request[req, at.OUTPUT]
+    placeholders = request[req, at.NUM_OUTPUT_PLACEHOLDERS]
+    return placeholders > 0 and request[req, at.NUM_COMPUTED] + 1 - placeholders >= total  # type: ignore[no-any-return]

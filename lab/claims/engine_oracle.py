@@ -1,0 +1,170 @@
+"""Claims about scheduling: replays of vLLM's own scheduler, iteration by iteration.
+
+The stored runs are vLLM's v1 scheduler on a virtual clock: a batch takes `a + b * tokens +
+c * keys` seconds. Iterations are priced by the same function here, and the coefficients are powers
+of two, so equal decisions give equal times to the last bit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from simulators.core.errors import UserError
+from simulators.core.jit import Floats, Ints
+from simulators.serving.demand.requests import Prefixes, Requests, of_sessions
+from simulators.serving.engine import replica as at
+from simulators.serving.engine.limits import ReplicaLimits, load_router, load_scheduler
+from simulators.serving.engine.replica import PRICE, ReplicaState, kernel
+from simulators.serving.engine.service import EngineKernels, serve
+
+FOLDER = "engine_oracle"
+
+COMPARED = {
+    "formed_s": "formed_s",
+    "end_s": "end_s",
+    "requests": "requests",
+    "tokens": "tokens",
+    "prefill_tokens": "prompt_tokens",
+    "waiting": "waiting",
+    "kv_blocks": "kv_blocks",
+}
+"""Columns of a stored iteration, and those of a logged batch."""
+
+TIMES = {
+    "scheduled_s": at.SCHEDULED,
+    "first_token_s": at.FIRST_TOKEN,
+    "last_token_s": at.COMPLETED,
+}
+
+Run = Mapping[str, Any]
+Columns = Mapping[str, np.ndarray[Any, Any]]
+
+
+@kernel(PRICE)
+def linear(step: Floats, _shape: Ints, table: Floats, price: Floats) -> float:
+    """Price a batch at a + b * tokens + c * keys."""
+    price[:] = 0.0
+    price[at.BASE_S] = table[0] + table[1] * step[at.TOKENS] + table[2] * step[at.PREFILL_KV]
+    price[at.SLOPE_S], price[at.UNTIL_KV] = table[2], np.inf
+    return price[at.BASE_S] + price[at.SLOPE_S] * step[at.DECODE_KV]  # type: ignore[no-any-return]
+
+
+def runs(reference: Path) -> Iterator[dict[str, Any]]:
+    """Yield a row per stored run: whether all iterations are equal, and the first difference.
+
+    Raises:
+        UserError: the tables are absent.
+    """
+    folder = reference / FOLDER
+    if not folder.is_dir():
+        raise UserError(f"{folder} is absent")
+    tables = {
+        name: pl.read_parquet(folder / f"{name}.parquet").partition_by("run", as_dict=True)
+        for name in ("requests", "iterations")
+    }
+    for run in pl.read_parquet(folder / "runs.parquet").iter_rows(named=True):
+        requests, iterations = (tables[name][(run["run"],)].to_dict() for name in tables)
+        columns = {name: column.to_numpy() for name, column in requests.items()}
+        label = next(differences(run, columns, iterations), "")
+        yield {"run": run["run"], "is_equal": not label, "label": label}
+
+
+def differences(run: Run, requests: Columns, iterations: Mapping[str, pl.Series]) -> Iterator[str]:
+    """Yield the differences between a stored run and ours: the first iteration, then requests."""
+    state = replay(run, requests)
+    log = pl.DataFrame(state.log[: state.clock[at.LOG_ROWS]], schema=list(at.LOG_COLUMNS))
+    count = min(log.height, run["iterations"])
+    differ = {
+        name: (log[ours].to_numpy()[:count], iterations[name].to_numpy()[:count])
+        for name, ours in COMPARED.items()
+    }
+    unequal = np.array([ours != theirs for ours, theirs in differ.values()]).any(axis=0)
+    if unequal.any():
+        first = int(unequal.argmax())
+        found = (
+            f"{name} {ours[first]:.10g}, vLLM {theirs[first]:.10g}"
+            for name, (ours, theirs) in differ.items()
+            if ours[first] != theirs[first]
+        )
+        yield f"iteration {first}: {'; '.join(found)}"
+    if log.height != run["iterations"]:
+        yield f"{log.height} iterations, vLLM {run['iterations']}"
+    ours: Columns = {name: state.times[:, column] for name, column in TIMES.items()}
+    ours = {**ours, "preemptions": state.request[:, at.NUM_RECOMPUTES]}
+    if run["enable_prefix_caching"]:
+        ours["cached_tokens"] = state.request[:, at.NUM_CACHED]
+    for name, values in ours.items():
+        if (unequal := values != requests[name]).any():
+            first = int(unequal.argmax())
+            yield f"request {first}: {name} {values[first]}, vLLM {requests[name][first]}"
+
+
+def replay(run: Run, requests: Columns) -> ReplicaState:
+    """Return the final state of our engine on the requests and options of a stored run."""
+    has_drafter = run["spec_tokens"] > 0 and run["spec_method"] == "eagle"
+    limits = ReplicaLimits(
+        blocks=run["blocks"],
+        block_size=run["block_size"],
+        watermark=run["watermark"],
+        max_num_seqs=run["max_num_seqs"],
+        max_prefill_tokens=run["max_num_batched_tokens"],
+        token_budget=run["max_num_batched_tokens"],
+        max_model_len=run["max_model_len"],
+        prefix_caching=run["enable_prefix_caching"],
+        num_draft_tokens=run["spec_tokens"],
+        acceptance=(0.0,) * run["spec_tokens"],
+        accept_cycle=tuple(json.loads(run["accepts"])),
+        num_lookahead_tokens=run["spec_tokens"] if has_drafter else 0,
+        drops_cached_block=has_drafter,
+        async_scheduling=run["async_scheduling"],
+        reserve_full_isl=run["scheduler_reserve_full_isl"],
+        long_prefill_token_threshold=run["long_prefill_token_threshold"],
+    )
+    scheduler, router = load_scheduler("vllm_v1"), load_router("round_robin")
+    return serve(
+        EngineKernels(scheduler, router, linear),
+        limits,
+        _asked(run, requests),
+        replicas=1,
+        shape=np.zeros(1, np.int64),
+        table=np.array([run["a_s"], run["b_s"], run["c_s"]]),
+        log_rows=2 * run["iterations"],
+    )
+
+
+def _asked(run: Run, requests: Columns) -> Requests:
+    count = requests["given_s"].size
+    is_closed = (requests["after"] == -2).any()
+    return Requests(
+        arrival_s=requests["given_s"],
+        prompt_tokens=requests["prompt_tokens"],
+        output_tokens=requests["output_tokens"],
+        draws=np.zeros((count, 2)),
+        clients=int((requests["after"] == -1).sum()) if is_closed else 0,
+        session=requests["session"] if (requests["session"] >= 0).any() else None,
+        prefixes=_prefixes(run, requests) if run["enable_prefix_caching"] else None,
+    )
+
+
+def _prefixes(run: Run, requests: Columns) -> Prefixes:
+    """Return the paths of the requests: a node per shared block, and one for the rest."""
+    lengths, block = requests["prompt_tokens"] + requests["output_tokens"], run["block_size"]
+    session = requests["session"]
+    if (session >= 0).any():
+        return of_sessions(np.arange(session.size) - np.searchsorted(session, session), lengths)
+    shared = requests["prefix_tokens"] // block
+    known: dict[tuple[int, int], int] = {}
+    nodes, ends = [], []
+    for req, group in enumerate(requests["prefix_group"]):
+        for place in range(shared[req]):
+            nodes.append(known.setdefault((int(group), place), len(known)))
+            ends.append((place + 1) * block)
+        nodes.append(known.setdefault((-2, req), len(known)))
+        ends.append(int(lengths[req]) - 1)
+    return Prefixes(np.array(nodes), np.array(ends), np.cumsum(shared + 1))
