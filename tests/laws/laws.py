@@ -8,6 +8,7 @@ says so with its reason in that docstring, and the law leaves those rows out.
 from __future__ import annotations
 
 import math
+import os
 import typing
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -28,7 +29,9 @@ from simulators.core.fields import Column, ValueRule, columns_of
 
 Mask = NDArray[np.bool_]
 Draw = Callable[[np.random.Generator], Any]
-FEW, MANY = 200, 20_000
+FEW, MANY = 200, int(os.environ.get("SWEEPER_LAW_POINTS", "20000"))
+PAIRS = 1_000
+"""Points that laws about changed points use: the first ones of a sample."""
 SEED = 20261125
 COUNTS: Counter[str] = Counter()
 """Laws and points that were checked, by simulator; printed at the end of a run."""
@@ -75,13 +78,13 @@ class Sample:
         return np.array([of(p) for p, ok in zip(self.points, self.feasible, strict=True) if ok])
 
     def changed(self, **values: Any) -> Pair:
-        """Return the sample beside its points with other values.
+        """Return the sample beside its first points (`PAIRS`) with other values.
 
         A value is a constant, or a function of the point. Dots of names are written as `__`.
         """
         others = [
             p | {k.replace("__", "."): v(p) if callable(v) else v for k, v in values.items()}
-            for p in self.points
+            for p in self.points[:PAIRS]
         ]
         return Pair(self, Sample(self.simulator, others))
 
@@ -96,14 +99,17 @@ class Pair:
     @cached_property
     def both(self) -> Mask:
         """The points that are feasible in both samples."""
-        return self.before.feasible & self.after.feasible
+        both = np.zeros(self.before.feasible.size, bool)
+        both[: self.after.feasible.size] = self.after.feasible
+        return both & self.before.feasible
 
     def holds(self, law: Callable[[NDArray[Any], NDArray[Any]], Mask], name: str) -> Mask:
         """Return where `law(before, after)` holds for a column, per feasible row of `before`."""
         both = self.both
         found = np.ones(both.size, bool)
         before = self.before[name][both[self.before.feasible]]
-        after = self.after[name][both[self.after.feasible]]
+        answered = self.after.feasible
+        after = self.after[name][both[: answered.size][answered]]
         found[both] = law(before, after)
         return found[self.before.feasible]
 
