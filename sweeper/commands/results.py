@@ -24,7 +24,7 @@ from sweeper.query.scenarios import unpriced
 from sweeper.report.answers import latest
 from sweeper.report.browser.page import live
 from sweeper.report.progress import Watch, shown, state
-from sweeper.report.run_folder import earlier_run, rows_of, runs
+from sweeper.report.run_folder import earlier_run, manifest_of, rows_of, runs
 from sweeper.report.tables import write_text
 from sweeper.space.design_space import DesignSpace, space_of
 from sweeper.space.points import Span
@@ -57,6 +57,13 @@ def verify(words: list[str]) -> int:
             f"{cause}, so rows may differ; run  python -m sweeper +space={chosen.name}  to "
             "simulate affected rows again"
         )
+    lost, strange = last.store.differences(manifest_of(last.folder))
+    if lost or strange:
+        print(
+            f"{lost:,} rows are lost, and {strange:,} are repeated or in a part of other points; "
+            f"run  python -m sweeper +space={chosen.name}  to simulate lost rows again"
+        )
+        return 1
     stored = rows_of(last.store, space)
     done = ~pl.col("status").cast(pl.String).is_in(FAILURES)
     good = pl.concat(some.filter(done).select("__row").collect() for some in slices(stored))

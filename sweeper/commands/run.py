@@ -22,19 +22,19 @@ from sweeper.engines.process import probed
 from sweeper.engines.task import Task
 from sweeper.report.answers import answers_to
 from sweeper.report.progress import Progress, shown
-from sweeper.report.run_folder import begin, progress_of, write_progress
+from sweeper.report.run_folder import begin, progress_of, write_manifest, write_progress
 from sweeper.report.summary import Ended, print_ended
 from sweeper.report.tables import write_text
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.points import Batch, split, width
+from sweeper.space.points import Batch, width
 from sweeper.space.space_file import parse_space
-from sweeper.store.store import FAILURES, Part, alone, answered_elsewhere
+from sweeper.store.store import FAILURES, Part, alone, answered_elsewhere, count_allowed
 from sweeper.sweep import Sweep
 from sweeper.text import duration, human
 
 _PATIENCE_S = 0.2
-_AT_ONCE, _COUNTED = 1 << 20, 1 << 26
-"""Points per evaluation of constraints, and the largest batch that is counted exactly."""
+_COUNTED = 1 << 26
+"""The largest batch that is counted exactly."""
 _BYTES = {"double": 8, "int64": 8, "bool": 1, "string": 2}
 """Bytes of a stored value by type, before compression (strings are stored as codes)."""
 
@@ -132,6 +132,7 @@ def _answered(asked: Asked, folder: Path) -> Ended:
         for line in space.counts.in_words:
             say(f"  {line}")
         sweep.run(watch, say, expect)
+    write_manifest(folder, store.manifest())
     rows = dict(progress.rows)
     write_progress(folder, {"answered": progress.answered, "to_do": progress.total, "rows": rows})
     return Ended(
@@ -240,10 +241,7 @@ def _allowed(space: DesignSpace, batch: Batch) -> int:
 
     A very long batch is estimated from the share in the whole space.
     """
-    if not space.constraints:
-        return len(batch)
-    if len(batch) > _COUNTED:
+    if space.constraints and len(batch) > _COUNTED:
         within = width(batch) * (space.size - sum(space.removed().values())) // space.size
         return max(within - (width(batch) - len(batch)), 0)  # the batch leaves out stored points
-    pieces = split(batch, -(-len(batch) // _AT_ONCE)) if len(batch) else []
-    return sum(space.count(piece) for piece in pieces)
+    return count_allowed(space, batch)

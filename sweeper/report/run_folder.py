@@ -29,12 +29,12 @@ from sweeper.space.design_space import DesignSpace
 from sweeper.space.points import Span
 from sweeper.space.space_file import SpaceConfig, parse_space
 from sweeper.store.keys import Definition
-from sweeper.store.store import Store
+from sweeper.store.store import Manifest, Store
 from sweeper.typed import from_json
 
 T = TypeVar("T")
 
-_HERE, _PROGRESS = "outputs", "progress.json"
+_HERE, _PROGRESS, _MANIFEST = "outputs", "progress.json", "manifest.json"
 _NUMBERED = re.compile(r"(\d{6,})-")
 _BROKEN = (
     OSError,
@@ -159,6 +159,16 @@ def progress_of(folder: Path) -> Progressed | None:
     except (OSError, ValueError):
         return None
     return written
+
+
+def write_manifest(folder: Path, points: Manifest) -> None:
+    """Write the points that have rows at the end of a run."""
+    write_text(folder / _MANIFEST, json.dumps(points))
+
+
+def manifest_of(folder: Path) -> Manifest:
+    """Return the points that had rows at the end of a run; none if it has not ended."""
+    return _stored(folder / _MANIFEST, Manifest) or {"spans": [], "numbers": ""}
 
 
 def has_ended(folder: Path) -> bool:

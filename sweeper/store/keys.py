@@ -3,7 +3,7 @@
 The key of a point is a hash of its values and of the contents of every file that the values name.
 An edited data sheet or trace changes exactly the keys of the points that read it, and a point has
 the same key in every space. A definition fixes the meaning of a space's point numbers. The name of
-a part gives its definition and the point numbers it settles; the folder is the manifest.
+a part gives its definition and the point numbers it settles, and is also stored inside the part.
 """
 
 from __future__ import annotations

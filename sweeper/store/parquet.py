@@ -1,8 +1,9 @@
 """Files of parts: atomic writes, reads and checksums, on a disk or in an object store.
 
 On a disk a write is a temporary file, an fsync and a rename; in an object store one PUT. The footer
-of a part holds the CRC-32 of all its bytes, computed with zeros in its place. A part is checked
-before anything in it is decoded, since a decoder may crash on damaged input.
+of a part holds its file name, which says which points of which definition it holds, and the CRC-32
+of all its bytes, computed with zeros in its place. A part is checked before anything in it is
+decoded, since a decoder may crash on damaged input.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ KEY, BLANK = "crc32 of all bytes with zeros here", "00000000"
 """The footer's key of the checksum, and the placeholder of its eight digits."""
 _BEFORE = KEY.encode() + b"\x18\x08"
 """Bytes before the digits in the footer: the key and the Thrift header of a string."""
+_NAMED = b"name of this part\x18"
+"""Bytes before the length of the part's name in the footer."""
 _MAGIC = b"PAR1"
 _ANSWER_S = 8.0  # time within which an object store answers
 
@@ -98,10 +101,10 @@ def with_checksum(content: pa.Buffer) -> Iterator[pa.Buffer | bytes]:
 
 
 def check(folder: str, name: str, seen: pafs.FileInfo | None = None) -> None:
-    """Raise `DamagedPart` unless a part matches its checksum; unchanged parts are read once.
+    """Raise `DamagedPart` unless a part matches its checksum and has its own name.
 
-    A part without a checksum only has to end as Parquet does. `seen` is the entry of the part in a
-    listing of the folder.
+    Unchanged parts are read once. A part without a checksum only has to end as Parquet does. `seen`
+    is the entry of the part in a listing of the folder.
     """
     if seen is None:
         fs, path = filesystem(folder)
@@ -142,8 +145,13 @@ def _wrong(folder: str, name: str, size: int | None, _mtime_ns: int | None) -> s
     at = len(content) - len(footer) + before + len(_BEFORE)
     end = at + len(BLANK)
     crc32 = zlib.crc32(content[end:], zlib.crc32(BLANK.encode(), zlib.crc32(content[:at])))
-    is_whole = bytes(content[at:end]) == f"{crc32:08x}".encode()
-    return "" if is_whole else "its bytes are not those that were written"
+    if bytes(content[at:end]) != f"{crc32:08x}".encode():
+        return "its bytes are not those that were written"
+    named = footer.rfind(_NAMED) + len(_NAMED)
+    if named < len(_NAMED):
+        return ""  # written before parts held their names
+    written = footer[named + 1 : named + 1 + footer[named]].decode(errors="replace")
+    return "" if written == name else f"it is a copy of the part {written}"
 
 
 def _footer(tail: bytes | memoryview) -> int:
@@ -160,7 +168,7 @@ _LAG_S, _STEP_S = 5.0, 0.1  # time in which a file appears on other machines; in
 def put(folder: str, name: str, table: pa.Table, meta: str) -> None:
     """Write a table and its metadata."""
     fs, path = filesystem(folder)
-    content = _content(table, meta)
+    content = _content(name, table, meta)
     try:
         if not isinstance(fs, pafs.LocalFileSystem):
             with fs.open_output_stream(f"{path}/{name}") as sink:
@@ -294,7 +302,7 @@ def explained(error: OSError, folder: str) -> UserError:
     return UserError(f"{folder}: {error}")
 
 
-def _content(table: pa.Table, meta: str) -> list[pa.Buffer | bytes]:
+def _content(name: str, table: pa.Table, meta: str) -> list[pa.Buffer | bytes]:
     """Return a file of one row group; dictionaries are an encoding, not a type."""
     content = pa.BufferOutputStream()
     codec, level = ("lz4", None) if len(table) < _SMALL else ("zstd", 1)
@@ -308,7 +316,8 @@ def _content(table: pa.Table, meta: str) -> list[pa.Buffer | bytes]:
         write_page_checksum=True,
     ) as writer:
         writer.write_table(table, row_group_size=max(len(table), 1))
-        writer.add_key_value_metadata({_META.decode(): meta, KEY: BLANK})
+        own = {_META.decode(): meta, _NAMED[:-1].decode(): name, KEY: BLANK}
+        writer.add_key_value_metadata(own)
     return list(with_checksum(content.getvalue()))
 
 

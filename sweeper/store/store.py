@@ -19,6 +19,7 @@ import time
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 import polars as pl
@@ -31,7 +32,7 @@ from simulators.core.columns import OUTCOME, schema_of
 from simulators.core.contract import Simulator, load_simulator
 from simulators.core.errors import UserError
 from sweeper.space.design_space import DesignSpace, columns_of
-from sweeper.space.points import Batch, Index, Mask, Span, covered, subtract
+from sweeper.space.points import Batch, Index, Mask, Span, covered, split, subtract, width
 from sweeper.store.keys import (
     Definition,
     definition_in,
@@ -60,6 +61,7 @@ from sweeper.typed import typed
 FAILURES = ("error", "timeout", "crash")  # statuses of points that can be tried again
 _MANY = 256  # number of parts from which rows are read into memory ...
 _CELLS = 32_000_000  # ... if they hold at most this number of values
+_COUNTED = 1 << 20  # points per evaluation of constraints
 _TOGETHER = 2 << 20  # bytes of small parts that are read at once
 
 
@@ -74,6 +76,13 @@ class Part:
     front: NDArray[np.float64]  # the distinct objective vectors of the part's own front
     seconds: float  # evaluation time
     written_s: float = 0.0  # write time
+
+
+class Manifest(TypedDict):
+    """Points that have rows: ranges with the numbers left out, and single numbers, as `packed`."""
+
+    spans: list[tuple[int, int, str]]
+    numbers: str
 
 
 @dataclass(frozen=True)
@@ -220,7 +229,7 @@ class Store:
         ranges = [
             (settled, name)
             for name in self.whole(self.definition, only=True)
-            if (settled := range_in(name))
+            if (settled := range_in(name)) and settled[0] <= settled[1]
         ]
         end = 0
         for (lo, hi, cut), name in sorted(ranges, key=lambda r: (r[0][0], -r[0][1])):
@@ -228,6 +237,31 @@ class Store:
                 own[name] = Span(lo, hi, _without(self.results, name)) if cut else Span(lo, hi)
                 end = hi
         return own
+
+    def manifest(self) -> Manifest:
+        """Return the points that have rows now."""
+        own, space = self.ranges(), self.definition.space()
+        spans = [(span.lo, span.hi, packed(span.without)) for span in merged(own.values())]
+        return {"spans": spans, "numbers": packed(self._answered(space, own))}
+
+    def differences(self, manifest: Manifest) -> tuple[int, int]:
+        """Return the number of lost rows and of rows that should not be there.
+
+        Lost rows are those of points in the manifest or in the range of a part. A row should not be
+        there if its part holds another row of its point, or does not name its point.
+        """
+        space = self.definition.space()
+        wanted = [Span(lo, hi, unpacked(holes)) for lo, hi, holes in manifest["spans"]]
+        missing = self.missing(space, [*wanted, unpacked(manifest["numbers"])])
+        lost, strange = sum(count_allowed(space, batch) for batch in missing), 0
+        for name, span in self.ranges().items():
+            index = self.index_in(space, name, read_frame(self.results, name, list(space.axes)))
+            kept, numbers = space.kept(span), span.index()
+            numbers = numbers if kept is None else numbers[kept]
+            is_strange = repeated(index) | ~np.isin(index, numbers)
+            strange += int(is_strange.sum())
+            lost += len(numbers) - int((~is_strange).sum())
+        return lost, strange
 
     def _elsewhere(
         self, space: DesignSpace, own: Mapping[str, Span], columns: list[str] | None = None
@@ -298,6 +332,12 @@ def merged(own: Iterable[Span]) -> list[Span]:
     starts = [i for i, s in enumerate(spans) if i == 0 or s.lo != spans[i - 1].hi]
     runs = [spans[a:b] for a, b in itertools.pairwise([*starts, len(spans)])]
     return [Span(r[0].lo, r[-1].hi, np.concatenate([s.without for s in r])) for r in runs]
+
+
+def count_allowed(space: DesignSpace, batch: Batch) -> int:
+    """Return the number of points in a batch that meet the constraints, computed in pieces."""
+    pieces = split(batch, -(-width(batch) // _COUNTED)) if space.constraints and len(batch) else ()
+    return sum(map(space.count, pieces)) if space.constraints else len(batch)
 
 
 def repeated(index: Index) -> Mask:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 import jsonschema
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from simulators.core.folder import SIMULATORS
@@ -133,12 +136,8 @@ def test_verify_confirms_bit_equal_results(swept: Path, capsys: pytest.CaptureFi
 def test_verify_finds_a_changed_row(
     swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import shutil
-
     shutil.copytree(swept, tmp_path / "copy")
     part = next((tmp_path / "copy" / "outputs" / "toy").rglob("results/**/*.parquet"))
-    import pyarrow.parquet as pq
-
     table = pq.read_table(part)
     gains = table["gain"].to_pylist()
     gains[3] += 1e-9
@@ -147,6 +146,23 @@ def test_verify_finds_a_changed_row(
     unsealed = {k: v for k, v in table.schema.metadata.items() if k.decode() != KEY}
     pq.write_table(changed.replace_schema_metadata(unsealed), part)
     assert "1 of 48 rows differ" in run("verify toy", tmp_path / "copy", capsys, code=1)
+
+
+@pytest.mark.parametrize("damage", ["gone", "doubled", "other"])
+def test_verify_reports_lost_and_doubled_rows(
+    damage: str, swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(swept, tmp_path / "copy")
+    part = next((tmp_path / "copy" / "outputs" / "toy").rglob("results/**/*.parquet"))
+    table = pq.read_table(part).replace_schema_metadata({})
+    part.unlink()
+    if damage == "doubled":
+        pq.write_table(pa.concat_tables([table, table.slice(0, 2)]), part)
+    if damage == "other":  # another part of the same size was copied over it
+        pq.write_table(table.take([*range(3, len(table)), 4, 5, 6]), part)
+    said = run("verify toy", tmp_path / "copy", capsys, code=1)
+    lost, strange = {"gone": (len(table), 0), "doubled": (0, 2), "other": (3, 3)}[damage]
+    assert f"{lost} rows are lost, and {strange} are repeated or in a part of other points" in said
 
 
 def test_schema_lists_every_simulator_and_axis() -> None:

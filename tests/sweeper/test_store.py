@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import shutil
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -336,6 +337,40 @@ def test_damaged_part_is_named_and_reevaluated(
         assert answered_elsewhere(store(tmp_path, grid(), "next"), grid()) == 30
     answer(tmp_path, grid(), Span(30, 60))
     assert numbers(kept) == list(range(60))
+
+
+@pytest.mark.parametrize("name", ["000000000010-000000000020", "000000000030-000000000040"])
+def test_part_under_the_name_of_another_is_reevaluated(tmp_path: Path, name: str) -> None:
+    asked = space(QUADRATIC, axes={"x": "0..9", "y": "0..9"})
+    kept = answer(tmp_path, asked, Span(0, 10), Span(10, 20))
+    first = kept.parts()[0]
+    folder = Path(kept.results)
+    shutil.copy(folder / first, folder / f"{kept.definition.id}-{name}.parquet")
+    with pytest.warns(UserWarning, match=f"it is a copy of the part {first}"):
+        left = [b for b in kept.missing(asked, [Span(0, 20)]) if isinstance(b, Span)]
+    done = 20 if name.startswith("000000000030") else 10
+    assert [(b.lo, b.hi) for b in left] == ([(10, 20)] if done == 10 else [])
+    with pytest.warns(UserWarning, match="left out"):
+        assert numbers(kept) == list(range(done))
+
+
+@pytest.mark.parametrize("has_name", [True, False])
+def test_part_named_by_a_reversed_range_is_no_finished_range(
+    tmp_path: Path, has_name: bool
+) -> None:
+    asked = space(QUADRATIC, axes={"x": "0..9", "y": "0..9"})
+    kept = answer(tmp_path, asked, Span(0, 10), Span(10, 20))
+    first = Path(kept.results, kept.parts()[0])
+    named = first.with_name(f"{kept.definition.id}-{20:012d}-{10:012d}.parquet")
+    if has_name:
+        shutil.copy(first, named)
+    else:  # as earlier releases wrote parts
+        pq.write_table(pq.read_table(first).replace_schema_metadata({}), named)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert numbers(kept) == list(range(20))
+        left = next(b for b in kept.missing(asked, [Span(0, 100)]) if isinstance(b, Span))
+    assert (left.lo, left.hi) == (20, 100)
 
 
 def test_bit_flips_never_give_wrong_rows(tmp_path: Path) -> None:
