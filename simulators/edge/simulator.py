@@ -25,14 +25,14 @@ from __future__ import annotations
 
 import csv
 import functools
-import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -65,6 +65,17 @@ FBNET_STAGES = (1, 4, 4, 4, 4, 4, 1)
 
 OFA_STAGES, OFA_DEPTH = 5, 4
 OFA_RESOLUTION = 224.0
+_of_blocks = msgspec.Meta(min_length=OFA_STAGES * OFA_DEPTH, max_length=OFA_STAGES * OFA_DEPTH)
+_of_stages = msgspec.Meta(min_length=OFA_STAGES, max_length=OFA_STAGES)
+
+
+class _OfaNetwork(msgspec.Struct, frozen=True):
+    """A network of Once-for-all: kernel sizes, expansions, depths, and pixels of a side."""
+
+    ks: Annotated[list[Literal[3, 5, 7]], _of_blocks]
+    e: Annotated[list[Literal[3, 4, 6]], _of_blocks]
+    d: Annotated[list[Literal[2, 3, 4]], _of_stages]
+    r: Annotated[float, msgspec.Meta(ge=128.0, le=OFA_RESOLUTION)]
 
 
 def features(space: str, texts: Sequence[str]) -> Floats:
@@ -161,15 +172,15 @@ def _ofa(text: str) -> list[float]:
     input expansion is pixels times the expansion of the first block.
     """
     try:
-        asked = json.loads(text)
-        sizes, wide, depths = ([int(v) for v in asked[key]] for key in ("ks", "e", "d"))
-        pixels = (float(asked["r"]) / OFA_RESOLUTION) ** 2
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"'{text}' is no network of OFA: JSON with ks, e, d and r") from error
-    if len(depths) != OFA_STAGES or not len(sizes) == len(wide) == OFA_STAGES * OFA_DEPTH:
-        raise UserError(f"'{text}' is no network of OFA: 20 numbers in ks and e, 5 in d")
+        asked = msgspec.json.decode(text, type=_OfaNetwork)
+    except msgspec.DecodeError as error:
+        raise UserError(
+            f"'{text}' is no network of OFA ({error}): JSON with 20 sizes in ks and in e, 5 depths "
+            "in d, and pixels r"
+        ) from error
+    sizes, wide, pixels = asked.ks, asked.e, (asked.r / OFA_RESOLUTION) ** 2
     found = [pixels]
-    for stage, depth in enumerate(depths):
+    for stage, depth in enumerate(asked.d):
         blocks = range(OFA_DEPTH * stage, OFA_DEPTH * stage + depth)
         expansion = sum(wide[block] for block in blocks)
         area = sum(wide[block] * sizes[block] ** 2 for block in blocks)
@@ -279,9 +290,9 @@ class _DeviceFile(msgspec.Struct, frozen=True, kw_only=True):
 
     format: int
     search_space: str
-    unit_s: float
+    unit_s: Annotated[float, msgspec.Meta(gt=0.0)]
     mean: list[float]
-    noise: float
+    noise: Annotated[float, msgspec.Meta(ge=0.0)]
     covariance: list[list[float]] | None = None
 
 
@@ -303,6 +314,8 @@ def _read_device(path: Path) -> tuple[str, Weights]:
     for name, rows, wanted in (("mean", [found.mean], 1), ("covariance", covariance, count)):
         if rows is not None and [len(row) for row in rows] != [count] * wanted:
             raise UserError(f"{path}: `{name}` needs {count} numbers per row for {space}")
+    if covariance is not None and np.linalg.eigvalsh(covariance)[0] < -1e-9 * np.trace(covariance):
+        raise UserError(f"{path}: `covariance` is not positive semidefinite")
     mean = np.pad(np.array(found.mean), (0, missing))
     padded = None if covariance is None else np.pad(np.array(covariance), (0, missing))
     return space, _weights(found.unit_s, mean, found.noise, padded)
@@ -423,10 +436,13 @@ def _accuracies(file: Path) -> Mapping[str, float]:
     try:
         with file.open(encoding="utf-8", newline="") as stream:
             rows = list(csv.DictReader(stream))
-        return {row["network"]: float(row["accuracy"]) for row in rows}
+        found = {row["network"]: float(row["accuracy"]) for row in rows}
     except OSError as error:
         raise UserError(f"{file}: {error.strerror}") from error
     except (KeyError, ValueError, TypeError) as error:
         raise UserError(
             f"{file}: write two columns, network and accuracy, a number each ({error})"
         ) from error
+    if wrong := [name for name, share in found.items() if not 0.0 <= share < math.inf]:
+        raise UserError(f"{file}: accuracy of {wrong[0]} is {found[wrong[0]]:g}, not 0 or more")
+    return found

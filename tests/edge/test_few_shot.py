@@ -106,8 +106,10 @@ def test_residual_sums_end_in_the_projection() -> None:
 
 
 def test_first_expansion_of_a_stage_uses_the_previous_resolution() -> None:
-    wide = {"ks": [3] * 20, "e": [6, 3, 3, 3] * 5, "d": [2] * 5, "r": 112}
-    assert features("ofa", [json.dumps(wide)])[0][-5:].tolist() == [6 / 4] * 5
+    wide = {"ks": [3] * 20, "e": [6, 3, 3, 3] * 5, "d": [2] * 5, "r": 168}
+    assert features("ofa", [json.dumps(wide)])[0][-5:].tolist() == pytest.approx(
+        [6 * (168 / 224) ** 2] * 5
+    )
 
 
 def test_written_device_equals_read_device(tmp_path: Path) -> None:

@@ -36,6 +36,24 @@ def test_accuracies_come_from_the_user(tmp_path: Path) -> None:
         SIMULATOR.evaluate(batch_of(EdgePoint, {**point, "accuracy": str(file), "op_0_1": "none"}))
 
 
+@pytest.mark.parametrize("accuracy", ["nan", "inf", "-0.5"])
+def test_accuracy_is_a_finite_number(tmp_path: Path, accuracy: str) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text(f"network,accuracy\na,{accuracy}\n")
+    with pytest.raises(UserError, match="accuracy of a is"):
+        SIMULATOR.evaluate(batch_of(EdgePoint, {"device": "fpga", "accuracy": str(file)}))
+
+
+@pytest.mark.parametrize(
+    "change", [{"d": [2, 2, 2, 2, 9]}, {"ks": [-3] * 20}, {"e": [100] * 20}, {"r": 1e6}, {"r": "x"}]
+)
+def test_networks_outside_of_the_search_space_are_refused(change: dict[str, object]) -> None:
+    network = {"ks": [3] * 20, "e": [3] * 20, "d": [2] * 5, "r": 224} | change
+    point = {"device": "v100_1", "search_space": "ofa", "network": json.dumps(network)}
+    with pytest.raises(UserError, match="no network of OFA"):
+        SIMULATOR.evaluate(batch_of(EdgePoint, point))
+
+
 def test_other_search_spaces_require_a_matching_network() -> None:
     with pytest.raises(UserError, match="network is missing"):
         SIMULATOR.evaluate(batch_of(EdgePoint, {"device": "pixel2", "search_space": "fbnet"}))
@@ -59,6 +77,9 @@ def test_additional_convolution_takes_longer() -> None:
         ({"mean": [1.0, 2.0]}, "`mean` needs .* numbers per row for nb201"),
         ({"mean": ["x"]}, r"\$.mean"),
         ({"unit_s": "fast"}, r"\$.unit_s"),
+        ({"unit_s": -1.0}, r"\$.unit_s"),
+        ({"noise": -0.1}, r"\$.noise"),
+        ({"covariance": np.diag([-1.0] * 9).tolist()}, "not positive semidefinite"),
         ({"covariance": [[1.0]]}, "`covariance` needs .* numbers per row"),
         ({"format": "x"}, r"\$.format"),
         ({"format": 99}, "reads up to"),
