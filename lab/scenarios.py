@@ -89,7 +89,7 @@ class Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     set: str = "own"
     beside: dict[str, dict[str, Any]] = {}
     cases: dict[str, str | ScenarioCase] = {}
-    missing: str = ""
+    missing: str = ""  # what is lacking to answer it
 
 
 @dataclass(frozen=True)
@@ -180,18 +180,13 @@ class Outcome:
         }
 
 
-@dataclass(frozen=True)
-class Scenario:
-    """A file of `spaces/scenarios/`."""
+class Scenario(Written, frozen=True, kw_only=True):
+    """A file of `spaces/scenarios/`, with the spaces of its cases."""
 
     name: str
-    id: str
     title: str
-    set: str
-    spaces: Mapping[str, DesignSpace]
-    targets: Mapping[str, Target]
-    cases: Mapping[str, ScenarioCase]
-    missing: str = ""  # what is lacking to answer it
+    spaces: dict[str, DesignSpace]
+    cases: dict[str, ScenarioCase]  # type: ignore[assignment]  # conditions are cases
 
     def answer(self, outputs: Path) -> Outcome:
         """Evaluate the points without an answer, in this process, and return the figures."""
@@ -244,16 +239,13 @@ def read_scenario(file: Path) -> Scenario:
         if case.of not in placed:
             message = f"{file}: there is no space '{case.of}' beside"
             raise unknown(message, case.of, list(placed))
-    return Scenario(
-        name=file.stem,
-        id=written.id or file.stem,
-        title=about(file),
-        set=written.set,
-        spaces={} if lacking else {name: space_of(one) for name, one in placed.items()},
-        targets=written.targets,
-        cases=cases or {"": ScenarioCase()},
-        missing="; ".join(dict.fromkeys(lacking)) or written.missing,
-    )
+    fields = msgspec.structs.asdict(written) | {
+        "id": written.id or file.stem,
+        "cases": cases or {"": ScenarioCase()},
+        "missing": "; ".join(dict.fromkeys(lacking)) or written.missing,
+    }
+    spaces = {} if lacking else {name: space_of(one) for name, one in placed.items()}
+    return Scenario(name=file.stem, title=about(file), spaces=spaces, **fields)
 
 
 def _with_tables(value: Any, lacking: list[str]) -> Any:
@@ -345,7 +337,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--outputs", type=Path, default=Path("outputs/scenarios"))
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args(words)
-    outcomes = [one.answer(chosen.outputs) for one in _named(chosen.names)]
+    outcomes = [one.answer(chosen.outputs) for one in find(chosen.names)]
     if chosen.json:
         print(json.dumps([outcome.to_dict() for outcome in outcomes], indent=1))
     else:
@@ -353,7 +345,8 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _named(names: Sequence[str]) -> list[Scenario]:
+def find(names: Sequence[str]) -> list[Scenario]:
+    """Return scenarios by number, name or file; all shipped ones without names."""
     if not names:
         return shipped()
     files = {name: Path(name) for name in names if name.endswith((".yaml", ".yml"))}

@@ -27,7 +27,7 @@ from lab.claims.claim import Cells, columns, predict
 from lab.fits.collectives import fit_transfers, transfer_log_error, transfers_left_out
 from lab.fits.methods import leave_one_out
 from lab.tables.collectives import moved
-from lab.tables.passes import PassCase, Term, tinychat_prompts
+from lab.tables.passes import tinychat_prompts
 from lab.tables.records import (
     extra_model,
     gpu_name,
@@ -240,14 +240,9 @@ def decodes(reference: Path) -> Iterator[Cells]:
     for row in records(reference, "exllama", gpu="RTX4090", bits_per_weight=4.0):
         model = model_of(f"{row.family} {row.size}")
         replica = replica_of(model, "rtx_4090", dtype="w4a16", kv_dtype="fp16", runtime=runtime)
-        case = PassCase(
-            model.name,
-            replica,
-            (Term(decode_step(1.0, EXLLAMA_CONTEXT)),),
-            1.0 / row.tokens_per_s_bs1,
-        )
-        cells = {"predicted": case.predicted_s(runtime), "measured": case.measured_s}
-        yield {**cells, "label": model.name}
+        predicted_s = _pass_s(replica, decode_step(1.0, EXLLAMA_CONTEXT))
+        cells = {"label": model.name, "measured": 1.0 / row.tokens_per_s_bs1}
+        yield {**cells, "predicted": predicted_s}
 
 
 def prompts(

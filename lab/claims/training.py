@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -16,21 +17,18 @@ import polars as pl
 
 from lab.claims.claim import Cells, figures, predict, together
 from lab.fits import training as fits
+from lab.scenarios import find
 from lab.tables.rows import read_records
 from lab.tables.training import ProfiledPlan, TrainingSubmission, iterations, submissions
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.core.calibration import read_calibration
-from simulators.dataflow.mapping import read_yaml
 from simulators.training import job as jobs
 from simulators.training.communication import cp_comm_s
 from simulators.training.job import Job
-from simulators.training.metrics import JOB_FIELDS, job_of
 from simulators.training.operators import ATTENTION, FORWARD, INPUTS, SCORES, pieces
-from simulators.training.point import TrainingPoint, batch_of
 from simulators.training.schedule import ONE_F_ONE_B, play, sorted_tasks
-from simulators.training.simulator import SIMULATOR
 from simulators.training.step import steps, work_of
 
 RINGS = "training_modern/ring_attention_8gpu.parquet"
@@ -241,38 +239,18 @@ def scaling(reference: Path) -> pl.DataFrame:
     return pairs.filter("grows").unique(["small", "large"], maintain_order=True)
 
 
-def anchors(
-    reference: Path,
-    points: Mapping[str, Mapping[str, Any]],
-    metrics: Mapping[str, Mapping[str, Any]],
-) -> Iterator[Cells]:
-    """Yield metrics of scenarios with their published bands `lo` and `hi`.
+def anchors(_reference: Path, scenarios: Sequence[str]) -> Iterator[Cells]:
+    """Yield the figures of shipped scenarios, by number, with their published bands `lo` and `hi`.
 
     The set-ups themselves were not measured: bands are of neighbouring measurements or published
     formulas, and were written down before anything was predicted.
-
-    Args:
-        reference: the folder of measured tables.
-        points: set-ups by name.
-        metrics: by name, the scenario and name of the band, the column of the result, the set-up
-            (`of`), and optionally the set-up to divide by (`over`) and the unit.
     """
-    bands = {
-        (scenario["id"], target["name"]): target["band"]
-        for scenario in read_yaml(reference / "scenarios.yaml")["scenarios"]
-        for target in scenario["target_metrics"]
-    }
-    asked = {name: TrainingPoint(**fields) for name, fields in points.items()}
-    answers = SIMULATOR.evaluate(batch_of(list(asked.values()))).to_pylist()
-    results = dict(zip(asked, answers, strict=True))
-    for name, point in asked.items():
-        job = job_of({field: getattr(point, field) for field in JOB_FIELDS})
-        results[name]["trained_weights"] = job.trained_share * job.model.parameters
-    for what, metric in metrics.items():
-        value = results[metric["of"]][metric["column"]]
-        value /= results[metric["over"]][metric["column"]] if "over" in metric else 1.0
-        value /= metric.get("unit", 1.0)
-        low, high = map(float, bands[metric["scenario"], metric["name"]])
-        cells = {"what": what, "label": f"{value:.3g} asked for {low:g} to {high:g}"}
-        inside = low <= value <= high
-        yield {**cells, "predicted": value, "lo": low, "hi": high, "inside": inside}
+    with TemporaryDirectory() as folder:
+        for outcome in (one.answer(Path(folder)) for one in find(scenarios)):
+            if not outcome.supported:
+                yield {"skipped": outcome.reason}
+            for figure in outcome.figures:
+                low, high = figure.target.band or (-np.inf, np.inf)
+                cells = {"figure": figure.name, "predicted": figure.value, "inside": figure.in_band}
+                label = f"asked for {low:g} to {high:g}"
+                yield {**cells, "lo": low, "hi": high, "label": label}
