@@ -269,12 +269,14 @@ ANY_S = 0.1
 ROUNDS, LEAST_ERROR = 30, 0.02
 """Rounds of reweighting, and the error below which rows have equal weights."""
 
+SIMULATIONS = 3
+"""Rounds of simulation: clients of a closed loop wait for the server of the round before."""
+
 
 def fit_frontends(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the API servers of all frameworks, and of engines called in their own process."""
     yield from _in_process(reference)
     rows = [row for row in silicon(reference) if not row.excluded]
-    ttft_s, tpot_s = engines_alone(rows)
     framework, group, model, measured_s, measured_tpot_s = (
         np.array([getattr(row, name) for row in rows])
         for name in ("framework", "group", "model", "ttft_s", "tpot_s")
@@ -283,11 +285,15 @@ def fit_frontends(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     def fitted(kept: Bools) -> Numbers:
         return fit_frontend(ttft_s[:, kept], tpot_s[kept], measured_s[kept], group[kept].tolist())
 
+    servers: dict[str, Numbers] = {}
+    for _ in range(SIMULATIONS):
+        ttft_s, tpot_s = engines_alone(rows, servers)
+        servers = {name: fitted(framework == name) for name in replica.FRAMEWORKS}
     numbers: dict[tuple[str, str], Numbers] = {}
     held_out_s = np.empty(framework.size)
     for name in replica.FRAMEWORKS:
         own = framework == name
-        numbers[name, ""] = fitted(own)
+        numbers[name, ""] = servers[name]
         for left_out in np.unique(group[own]).tolist():
             out = own & (group == left_out)
             numbers[name, left_out] = fitted(own & ~out)
@@ -342,19 +348,25 @@ def _in_process(reference: Path) -> Iterator[Calibration]:
     yield replace(whole, file=IN_PROCESS, content={"without": without})
 
 
-def engines_alone(rows: Sequence[PublicDeployment]) -> tuple[Floats, Floats]:
-    """Return simulated TTFT, a row for each of `TOKENS_S`, and TPOT, without other server time.
+def engines_alone(
+    rows: Sequence[PublicDeployment], servers: Mapping[str, Numbers]
+) -> tuple[Floats, Floats]:
+    """Return simulated TTFT without the server's time, a row for each of `TOKENS_S`, and TPOT.
 
-    Engines have constants that were fitted without the group they predict.
+    Clients wait for the `servers` of frameworks; no server is the default. Engines have constants
+    that were fitted without the group they predict.
     """
     ttft_s, tpot_s = np.empty((len(TOKENS_S), len(rows))), np.empty(len(rows))
     for indices in by_replica(rows).values():
         runtime = runtime_without(rows[indices[0]].runtime, rows[indices[0]].group)
+        request_s, _, iterations = servers.get(rows[indices[0]].framework, (0.0, 0.0, 0.0))
         for pace, token_s in enumerate(TOKENS_S):
-            cache = run_cache_of(runtime, Frontend(token_s=token_s))
+            server = Frontend(request_s=request_s, token_s=token_s, iterations=iterations)
+            cache = run_cache_of(runtime, server)
             for i in indices:
                 found = simulate(updated(point_of(rows[i]), {"client.frontend": AUTO}), cache)
-                ttft_s[pace, i], tpot_s[i] = found.ttft_mean_s, found.tpot_mean_s
+                tpot_s[i] = found.tpot_mean_s
+                ttft_s[pace, i] = found.ttft_mean_s - request_s - iterations * found.tpot_mean_s
     return ttft_s, tpot_s
 
 
