@@ -35,6 +35,8 @@ from sweeper.questions import Deadline, Question, flag
 from sweeper.text import number_in
 
 MAX_TP, MAX_EP, MAX_PP = 8, 16, 4
+MAX_EXACT = 4096
+"""Number of replicas up to which every number is tried."""
 """Largest degrees tried: tensor parallelism within a node, experts over two, four stages."""
 
 CHUNK_SIZES, MAX_BATCHES = (512, 2048, 8192), (64, 256)
@@ -312,7 +314,7 @@ def _space(
             "slo_ttft_s": flags.ttft,
             "slo_tpot_s": flags.tpot,
             "prices": prices,
-            "replicas": f"1..{flags.gpus}",
+            "replicas": _replicas(flags.gpus),
         },
         "union": [
             {**grid, **method, **pool}
@@ -404,6 +406,15 @@ def grids_of(gpus_tried: Sequence[GpuOptions]) -> list[dict[str, Any]]:
         for model, dtypes in one.dtypes.items()
         if dtypes and not one.refused
     ]
+
+
+def _replicas(gpus: int) -> str | list[int]:
+    """Return the numbers of replicas tried: all up to 4,096, then steps of at most 0.05 %."""
+    if gpus <= MAX_EXACT:
+        return f"1..{gpus}"
+    steps = (2**e for e in range(1, int(log2(gpus / MAX_EXACT)) + 2))
+    larger = (n * step for step in steps for n in range(MAX_EXACT // 2 + 1, MAX_EXACT + 1))
+    return [*range(1, MAX_EXACT + 1), *(n for n in larger if n < gpus), gpus]
 
 
 def _powers(limit: int, most: int = 2**31) -> list[int]:

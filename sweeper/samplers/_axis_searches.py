@@ -179,7 +179,7 @@ class MinReplicasSearch:
         """Yield rounds of points to evaluate until the smallest of each answer is proved."""
         state = self._initial_state(space)
         while len(probes := state.next_probes()):
-            index = state.index[probes[:, 0], probes[:, 1]]
+            index = state.number(*probes.T)
             yield in_blocks(index)
             state.learn(probes, self._misses(space, results(), index))
 
@@ -188,34 +188,37 @@ class MinReplicasSearch:
         return space.size // len(space.axes[self.axis])
 
     def _initial_state(self, space: DesignSpace) -> BisectionState:
-        """Return all designs and sizes except those that the prefilter excludes."""
-        values = len(space.axes[self.axis])
+        """Return all designs, with the sizes that constraints and the prefilter leave."""
+        sizes = np.array(space.axes[self.axis], np.float64)
         first, step = at_first_value(space, self.axis)
-        index = first[:, np.newaxis] + step * np.arange(values)
-        kept = space.kept(index.ravel())
-        allowed = np.ones(index.shape, bool) if kept is None else kept.reshape(index.shape)
-        index, allowed = index[allowed.any(axis=1)], allowed[allowed.any(axis=1)]
-        devices = space.derive(index.ravel())[self.devices].to_numpy(zero_copy_only=False)
-        devices = np.where(allowed, devices.reshape(index.shape).astype(np.float64), math.inf)
-        given = space.points(index[:, 0]).select(self.given)
+        allowed = np.zeros(len(first), np.int64)
+        for more in 1 << np.arange(len(sizes).bit_length())[::-1]:
+            tried = np.flatnonzero(allowed + more <= len(sizes))
+            kept = space.kept(first[tried] + step * (allowed[tried] + more - 1))
+            allowed[tried if kept is None else tried[kept]] += more
+        first, allowed = first[allowed > 0], allowed[allowed > 0]
+        devices = space.derive(first)[self.devices].to_numpy(zero_copy_only=False)
+        given = space.points(first).select(self.given)
         answer = given.with_columns(__answer=pl.struct(self.given).rank("dense"))["__answer"]
-        state = BisectionState(index, devices, answer.to_numpy().astype(np.int64) - 1)
+        unit = devices.astype(np.float64) / sizes[0]
+        state = BisectionState(
+            first, step, unit, sizes, allowed, answer.to_numpy().astype(np.int64) - 1
+        )
         self._prefilter(space, state)
         return state
 
     def _prefilter(self, space: DesignSpace, state: BisectionState) -> None:
         """Predict designs at their largest size, then half of that, and so on."""
-        designs = np.arange(len(state.index))
-        place = np.isfinite(state.devices).sum(axis=1) - 1
+        designs, place = np.arange(len(state.first)), state.end - 1
         while len(designs):
-            index = state.index[designs, place]
+            index = state.number(designs, place)
             order = np.argsort(index)
             factors = np.empty(len(index))
             factors[order] = self.requirement.prefilter(space.batch(index[order]))
-            state.predicted[designs, place] = factors
+            state.predict(designs, place, factors)
             further = (factors <= _HOPELESS) & (place > 0)
             designs, place = designs[further], (place[further] + 1) // 2 - 1
-        state.drop_hopeless()
+        state.keep_nearest()
 
     def _misses(self, space: DesignSpace, results: pl.LazyFrame, index: Index) -> Floats:
         """Return the factor by which each point misses; infinity if it is infeasible."""
@@ -226,45 +229,70 @@ class MinReplicasSearch:
 
 
 class BisectionState:
-    """State of the bisection: one row per design, one column per number of replicas.
+    """State of the bisection: a range of sizes per design; a size is a number of replicas.
 
     Args:
-        index: point numbers.
-        devices: number of devices of each point; infinite where constraints forbid the point.
+        first: number of the point of each design at the smallest size.
+        step: distance of the numbers of neighbouring sizes.
+        unit: devices of one replica of each design.
+        sizes: the ascending sizes.
+        end: number of sizes of each design that constraints allow: the smallest ones.
         answer: number of the answer of each design.
     """
 
-    def __init__(self, index: Index, devices: Floats, answer: Index) -> None:
-        self.index, self.devices, self.answer = index, devices, answer
-        self.miss = np.full(index.shape, np.nan)
-        self.predicted = np.full(index.shape, np.nan)
+    def __init__(
+        self, first: Index, step: int, unit: Floats, sizes: Floats, end: Index, answer: Index
+    ) -> None:
+        self.first, self.step, self.unit, self.sizes = first, step, unit, sizes
+        self.end, self.answer = end, answer
+        self.start = np.zeros_like(first)  # the smallest size that is neither hopeless nor failed
+        self.miss: list[dict[int, float]] = [{} for _ in range(len(first))]  # by place of the size
+        self.least_miss = np.full(len(first), np.inf)
+        self.least_predicted = np.full(len(first), np.inf)
+        self.smallest = np.full(len(first), np.inf)  # devices of the smallest promising size
         answers = int(answer.max()) + 1 if len(answer) else 0
         self.best = np.full(answers, np.inf)  # fewest devices so far
         self._compared = np.zeros(answers, bool)
+        self._hopeless = np.zeros_like(first)  # the number of sizes that are excluded
 
-    def drop_hopeless(self) -> None:
-        """Exclude sizes up to the largest hopeless size; always keep the best size of a design."""
-        places = np.arange(self.devices.shape[1])
-        last = np.where(self.predicted > _HOPELESS, places, -1).max(axis=1, initial=-1)
-        kept = np.where(places <= last[:, np.newaxis], np.inf, self.devices)
-        least = np.nanmin(self.predicted, axis=1, initial=np.inf)
+    def number(self, designs: Index, places: Index) -> Index:
+        """Return the numbers of points."""
+        return self.first[designs] + self.step * places
+
+    def predict(self, designs: Index, places: Index, factors: Floats) -> None:
+        """Record predicted factors; a hopeless size excludes itself and smaller sizes."""
+        self.least_predicted[designs] = np.fmin(self.least_predicted[designs], factors)
+        is_hopeless = factors > _HOPELESS
+        self._hopeless[designs[is_hopeless]] = places[is_hopeless] + 1
+        hopeful, at = designs[~is_hopeless], places[~is_hopeless]
+        self.smallest[hopeful] = self.unit[hopeful] * self.sizes[at]
+
+    def keep_nearest(self) -> None:
+        """Keep the largest size of the best design of every answer without another size."""
         for answer in range(len(self.best)):
             mine = np.flatnonzero(self.answer == answer)
-            if np.isinf(kept[mine]).all():
-                nearest = mine[np.argmin(least[mine])]
-                place = np.isfinite(self.devices[nearest]).sum() - 1
-                kept[nearest, place] = self.devices[nearest, place]
-        self.devices = kept
+            if (self._hopeless[mine] == self.end[mine]).all():
+                nearest = mine[np.argmin(self.least_predicted[mine])]
+                self._hopeless[nearest] -= 1
+                if np.isfinite(self.least_predicted[nearest]):
+                    self.smallest[nearest] = self.unit[nearest] * self.sizes[self.end[nearest] - 1]
+        self.start = self._hopeless.copy()
 
     def learn(self, probes: Index, factors: Floats) -> None:
         """Record the factors by which probes missed; an infeasible probe rules out its design."""
         for (design, place), factor in zip(probes.tolist(), factors.tolist(), strict=True):
-            self.miss[design, place] = factor
+            self.miss[design][place] = factor
+            self.least_miss[design] = min(self.least_miss[design], factor)
             if factor <= 1.0:
                 answer = self.answer[design]
-                self.best[answer] = min(self.best[answer], self.devices[design, place])
+                devices = self.unit[design] * self.sizes[place]
+                self.best[answer] = min(self.best[answer], devices)
             elif factor == math.inf:
-                self.miss[design] = math.inf
+                self.miss[design] = dict.fromkeys(self.miss[design], math.inf)
+                self.least_miss[design] = math.inf
+                self.start[design] = self._hopeless[design] = self.end[design]
+            else:
+                self.start[design] = max(self.start[design], place + 1)
 
     def next_probes(self) -> Index:
         """Return the next probes of every answer, as pairs of a design and a column."""
@@ -276,59 +304,55 @@ class BisectionState:
 
     def _bisection(self, answer: int) -> Index:
         """Return the most promising designs at a size between the failed ones and the best."""
-        places = np.arange(self.devices.shape[1])
-        failed = np.where(self.miss > 1.0, places, -1).max(axis=1, initial=-1)
-        smaller = self.devices < self.best[answer]
-        mine = (self.answer == answer)[:, np.newaxis]
-        is_open = smaller & (places > failed[:, np.newaxis]) & mine
-        designs = np.flatnonzero(is_open.any(axis=1))
+        end = np.minimum(self.end, np.searchsorted(self.sizes, self.best[answer] / self.unit))
+        designs = np.flatnonzero((self.answer == answer) & (self.start < end))
         if not len(designs):
             return _NO_PROBES
-        devices = np.where(is_open[designs], self.devices[designs], np.nan)
-        low, high = np.nanmin(devices), np.nanmax(devices)
-        target = max(low, math.floor(math.sqrt(low * high)))
-        within = np.where(devices <= target, devices, -1.0)
-        place = within.shape[1] - 1 - np.argmax(within[:, ::-1] == within.max(1)[:, None], axis=1)
-        has_size = within.max(axis=1) > 0.0
-        designs, place = designs[has_size], place[has_size]
+        start, end, unit = self.start[designs], end[designs], self.unit[designs]
+        low = (unit * self.sizes[start]).min()
+        target = max(low, math.floor(math.sqrt(low * (unit * self.sizes[end - 1]).max())))
+        place = np.minimum(np.searchsorted(self.sizes, target / unit, side="right"), end) - 1
+        designs, place = designs[place >= start], place[place >= start]
         return np.column_stack((designs, place))[self._promising(designs)[:_PER_ROUND]]
 
     def _promising(self, designs: Index) -> Index:
         """Return an order of designs: near misses, untried designs by prediction, the rest."""
-        miss = np.nanmin(self.miss[designs], axis=1, initial=np.inf)
-        predicted = np.isfinite(self.predicted[designs])
-        smallest = np.where(predicted, self.devices[designs], np.inf).min(axis=1, initial=np.inf)
-        untried = np.isnan(self.miss[designs]).all(axis=1)
+        miss = self.least_miss[designs]
+        untried = np.array([not self.miss[design] for design in designs.tolist()], bool)
         rank = np.where(untried, 1, np.where(miss < _PROMISING, 0, 2))
-        order: Index = np.lexsort((np.where(untried, smallest, miss), rank))
+        order: Index = np.lexsort((np.where(untried, self.smallest[designs], miss), rank))
         return order
 
     def _near_misses(self, answer: int) -> Index:
-        mine = (self.answer == answer)[:, np.newaxis]
-        near = (self.miss > 1.0) & (self.miss < _NEAR_MISS) & mine
+        near = np.flatnonzero((self.answer == answer) & (self.least_miss < _NEAR_MISS))
         found = {
             (design, place - less)
-            for design, place in np.argwhere(near).tolist()
+            for design in near.tolist()
+            for place, factor in self.miss[design].items()
+            if 1.0 < factor < _NEAR_MISS
             for less in range(1, _FEWER + 1)
-            if place >= less and self._is_open(design, place - less)
+            if self._is_open(design, place - less)
         }
         return np.array(sorted(found), np.int64).reshape(-1, 2)
 
     def _equal_sizes(self, answer: int) -> Index:
         """Return, once, designs of the best size, and the best designs with one more replica."""
-        if self._compared[answer] or self.best[answer] == np.inf:
+        best = self.best[answer]
+        if self._compared[answer] or best == np.inf:
             return _NO_PROBES
         self._compared[answer] = True
-        best = (self.answer == answer)[:, np.newaxis] & (self.devices == self.best[answer])
-        same = np.argwhere(best & np.isnan(self.miss))
+        place = np.minimum(np.searchsorted(self.sizes, best / self.unit), len(self.sizes) - 1)
+        is_equal = (self.answer == answer) & (self.unit * self.sizes[place] == best)
+        pairs = [(d, int(place[d])) for d in np.flatnonzero(is_equal).tolist()]
+        same = np.array([pair for pair in pairs if self._is_open(*pair)], np.int64).reshape(-1, 2)
+        met = [(d, p + 1) for d, p in pairs if self.miss[d].get(p, math.inf) <= 1.0]
+        larger = [pair for pair in met if self._is_open(*pair)][:_EQUAL_SIZE]
         order = self._promising(same[:, 0])[:_EQUAL_SIZE]
-        met = np.argwhere(best & (self.miss <= 1.0))
-        more = [(d, p + 1) for d, p in met.tolist() if p + 1 < self.devices.shape[1]]
-        larger = [pair for pair in more if self._is_open(*pair)][:_EQUAL_SIZE]
         return np.concatenate([same[order], np.array(larger, np.int64).reshape(-1, 2)])
 
     def _is_open(self, design: int, place: int) -> bool:
-        return bool(np.isfinite(self.devices[design, place]) and np.isnan(self.miss[design, place]))
+        is_allowed = self._hopeless[design] <= place < self.end[design]
+        return bool(is_allowed and place not in self.miss[design])
 
 
 SHARE = 1e-3  # expected share of points on the front

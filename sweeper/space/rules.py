@@ -26,6 +26,8 @@ from sweeper.space.sql import computed, names_in, parsed
 TABLE = 1 << 21
 """Largest table of a rule over the axes it depends on; larger rules are evaluated per batch."""
 
+_AT_ONCE = 1 << 18  # rows whose values are computed at a time
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -76,7 +78,7 @@ class Rule:
     def look_up(self, space: Product, where: Batch) -> Any:
         """Return the value of each point: a boolean array, or a typed Arrow column."""
         if math.prod(len(space.factors[r]) for r in self.roots) > TABLE:
-            return self._evaluate(space, space.codes(where), len(where))
+            return self._evaluate_in_slices(space, space.codes(where), len(where))
         table = self.on(space, self.roots)
         codes = space.codes(where)
         roots = list(self.roots)
@@ -95,8 +97,22 @@ class Rule:
             codes = [np.zeros(rows, np.int64) for _ in space.factors]
             for r, column in zip(roots, grid, strict=True):
                 codes[r] = column
-            self.tables[key] = self._evaluate(space, codes, rows)
+            self.tables[key] = self._evaluate_in_slices(space, codes, rows)
         return self.tables[key]
+
+    def _evaluate_in_slices(
+        self, space: Product, codes: Sequence[NDArray[np.integer[Any]]], rows: int
+    ) -> Any:
+        """Return the value of each row; the memory of intermediate columns is bounded."""
+        starts = range(0, max(rows, 1), _AT_ONCE)
+        sliced = ([code[start : start + _AT_ONCE] for code in codes] for start in starts)
+        found = [
+            self._evaluate(space, some, min(rows - start, _AT_ONCE))
+            for start, some in zip(starts, sliced, strict=True)
+        ]
+        if len(found) == 1:
+            return found[0]
+        return np.concatenate(found) if self.condition else pa.concat_arrays(found)
 
     def _evaluate(
         self, space: Product, codes: Sequence[NDArray[np.integer[Any]]], rows: int

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulators.core.contract import load_simulator
+from sweeper.commands.ask import parsed
 from sweeper.engines.task import evaluate
 from sweeper.query.pareto import qualifying
+from sweeper.questions import QUESTIONS, Asks, known_beside
 from sweeper.samplers._axis_searches import MinReplicasSearch
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.points import numbers
@@ -112,3 +116,25 @@ def test_min_replicas_search_evaluates_few_points(tmp_path: Path, luck: float) -
     assert rows.height < space.size / 4
     whole = Sweep.of(space, outputs=str(tmp_path / "all"), engine="inline").run()
     assert smallest(rows, 0.5) == smallest(qualifying(whole).collect(), 0.5)
+
+
+def test_memory_of_a_search_does_not_grow_with_the_sizes() -> None:
+    space = space_of(40.0, 0.0, 1_000_000)
+    sampler = MinReplicasSearch("copies", "servers_of_all", ("site",), Deadline(0.5))
+    tracemalloc.start()
+    first = list(next(iter(sampler.rounds(space, pl.LazyFrame))))
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert 0 < sum(map(len, first)) < 100
+    assert peak_bytes < 400e6, "24 designs of a million sizes are no table"
+
+
+def test_a_question_about_a_million_gpus_has_few_sizes() -> None:
+    words = ["--model", "llama2_7b", "--gpu", "h100_sxm", "--gpus", "1000000", "--qps", "1"]
+    asks = known_beside(load_simulator("serving"), QUESTIONS)
+    assert isinstance(asks, Asks)
+    sizes = parsed(asks, words)[1].space["axes"]["replicas"]
+    assert sizes[:4096] == [*range(1, 4097)]
+    assert sizes[-1] == 1_000_000
+    assert all(a < b <= a * (1 + 1 / 2048) for a, b in itertools.pairwise(sizes[4095:]))
+    assert len(sizes) < 25_000
