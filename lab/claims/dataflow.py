@@ -139,34 +139,19 @@ def problem_layer(problems: Mapping[str, Any], name: str) -> Layer:
 def read_accelerators(reference: Path) -> dict[str, Accelerator]:
     """Return the architectures of Timeloop's reference runs, by name."""
     path = reference / ARCHITECTURES
-    return {name: _accelerator(name, table, path) for name, table in read_yaml(path).items()}
-
-
-OPTIONAL = {
-    "depth": "depth",
-    "read_words_per_cycle": "read_bandwidth",
-    "write_words_per_cycle": "write_bandwidth",
-    "shared_words_per_cycle": "shared_bandwidth",
-}
-"""Fields of a level that may be empty, by the names in accelerator files."""
-
-
-def _accelerator(name: str, table: Mapping[str, Any], path: Path) -> Accelerator:
-    """Return an architecture of the reference folder: `levels`, outermost first, and `mac`."""
-    levels = [
-        {
-            "name": level["name"],
-            "mesh": list(level["mesh"]),
-            "kind": "dram" if level["dram"] else "sram",
-            "width_bits": level["width_bits"],
-            "word_bits": level["word_bits"],
-            "energy_pj": dict(level["energy_pj"]),
-            "may_keep": [list(keep) for keep in level["may_keep"]],
-            **{ours: level[key] for ours, key in OPTIONAL.items() if level[key] is not None},
-        }
-        for level in table["levels"]
-    ]
-    mac = {key: table["mac"][key] for key in ("mesh", "word_bits", "energy_pj")}
-    return accelerator_of(
-        {"name": name, "source": str(table["origin"]), "levels": levels, "mac": mac}, path
-    )
+    found = {}
+    for name, table in read_yaml(path).items():
+        levels = [
+            {
+                "kind": "dram" if level["dram"] else "sram",
+                **{
+                    key.replace("bandwidth", "words_per_cycle"): value
+                    for key, value in level.items()
+                    if value is not None and key != "dram"
+                },
+            }
+            for level in table["levels"]
+        ]
+        sheet = {"name": name, "source": table["origin"], "levels": levels, "mac": table["mac"]}
+        found[name] = accelerator_of(sheet, path)
+    return found

@@ -29,7 +29,7 @@ from simulators.composition.replica import Runtime, load_runtime
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import Infeasible, UnknownNameError
 from simulators.core.fields import updated
-from simulators.core.folder import once
+from simulators.core.folder import once, read_toml
 from simulators.core.jit import Floats
 from simulators.evidence.intervals import COVERED
 from simulators.evidence.lookup import calibrations
@@ -129,24 +129,14 @@ def _groups(file: Path) -> Mapping[str, Any]:
     return groups
 
 
-OLDER = {"vllm_0_13": "vllm", "sglang_0_5_8": "sglang"}
-"""Runtimes of releases of 2025, and their engines."""
+OLDER: dict[str, dict[str, Any]] = read_toml(Path(__file__).with_suffix(".toml"))
+"""Runtimes of releases of 2025."""
 
 EXPERTS = "experts"
 KINDS = EXPERTS, f"{replica.NARROW}{EXPERTS}", f"{replica.WIDENED}{EXPERTS}"
 
 UNCHANGED = {"vllm": {f"{replica.NARROW}{EXPERTS}.{chip}": 1.0 for chip in MARLIN_ARCHITECTURES}}
 """Marlin's four-bit kernels, by engine."""
-
-KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
-    "sglang": {EXPERTS: ("sglang",)},
-    "vllm": {f"{EXPERTS}.ampere": ("sglang",), f"{replica.NARROW}{EXPERTS}.ampere": ("vllm",)},
-}
-"""Expert kernels of older releases, where current ones run other kernels: `fused_moe` on
-Blackwell, and on Ampere, where vLLM's own were not measured."""
-
-LIKE = {"sglang": "sglang_0_5_9"}
-"""Releases whose other constants an older release has, where they are not the current ones."""
 
 UNMEASURED = "triton"
 """An attention backend that was not timed for latent attention."""
@@ -184,12 +174,12 @@ def fit_older_experts(reference: Path, _only: Sequence[str]) -> Iterator[Calibra
         known = without[row.point.model] | UNCHANGED.get(row.framework, {})
         held_out.append(_at(error[:, [i]], known.get(name) or known[kind])[0, 0])
     found = factors(np.ones(models.size, bool))
-    for name, engine in OLDER.items():
-        like, same = LIKE.get(engine, engine), UNCHANGED.get(engine, {})
-        tables = {"batch_times": found | same, "kernels": KERNELS[engine]}
+    for name, older in OLDER.items():
+        same = UNCHANGED.get(older["engine"], {})
+        tables = {"batch_times": found | same, "kernels": older["kernels"]}
         left_out = {model: {"batch_times": one | same} for model, one in without.items()}
         evidence = {"rows": int(is_measured.sum()), "errors": np.expm1(np.array(held_out))}
-        content = {"runtime": {"like": like}, **tables}
+        content = {"runtime": {"like": older["like"]}, **tables}
         yield declared("older_experts", name=name, content=content, **evidence)
         file = LEFT_OUT / "runtimes" / f"{name}.toml"
         yield declared("older_experts", file=file, content={"without": left_out}, **evidence)
@@ -234,9 +224,9 @@ def _errors(results: Sequence[ResultBlock]) -> tuple[list[ResultBlock], Floats]:
 
 def _log_ratios(block: ResultBlock, factor: float) -> tuple[float, float]:
     """Return the errors of a result under its release, with experts of a batch slowed down."""
-    like = LIKE.get(block.framework, block.framework)
-    decode = {"decode": (block.decode,)} if block.decode else {}
-    kernels = {**load_runtime(like).kernels, **KERNELS[block.framework], **decode}
+    older = OLDER[block.point.runtime]
+    like, decode = older["like"], {"decode": (block.decode,)} if block.decode else {}
+    kernels = {**load_runtime(like).kernels, **older["kernels"], **decode}
     cache = older_run_cache(like, block.group, dict.fromkeys(KINDS, factor), kernels)
     metrics = simulate(replace(block.point, runtime=like), cache)
     assert metrics.tpot_mean_s is not None

@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planning.calibrate.measurements import toml_lines
+from planning.calibrate.measurements import toml_lines, write_sealed
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.core.calibration import SEAL, reference_folder
+from simulators.core.calibration import reference_folder
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.core.folder import PACKAGE, Folder, import_file, read_toml
 
@@ -142,7 +142,7 @@ def _run(asked: argparse.Namespace) -> None:
         if asked.check:
             print(f"{one.file}: {difference(one.document(reference), one.file)}", flush=True)
         else:
-            write_calibration(one.file, one.text(asked.fit, reference))
+            write_sealed(one.file, one.text(asked.fit, reference))
             error = f"held-out error {one.held_out_mape:.1%}"
             print(f"Written: {one.file}, {error}", flush=True)
 
@@ -225,19 +225,6 @@ def gpu_of(device: str) -> Gpu:
     return load_gpu(device)
 
 
-def write_calibration(path: Path, body: str) -> None:
-    """Write a calibration and the checksum of its text; the file is whole or absent."""
-    body = body.rstrip("\n") + "\n"
-    seal = hashlib.sha256(body.encode()).hexdigest()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".partial")
-    draft.write_text(f"{body}{SEAL}{seal}\n", encoding="utf-8")
-    draft.replace(path)
-
-
 def sha256_of(path: Path) -> str:
-    """Return the sha256 of a file. Raises UserError if the file cannot be read."""
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from error
+    """Return the sha256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -236,7 +236,7 @@ class Gain:
 def write_calibration(
     file: Path, content: Mapping[str, Any], measured: Path, rows: int, split: str, error: float
 ) -> None:
-    """Write a calibration with its provenance. An interrupted write leaves no file.
+    """Write a calibration with its provenance.
 
     Args:
         file: TOML file.
@@ -258,7 +258,16 @@ def write_calibration(
         **content.get("provenance", {}),
     }
     lines = toml_lines({**content, "provenance": provenance})
-    body = "\n".join(["# Written by `sweeper calibrate`", *lines]) + "\n"
+    write_sealed(file, "\n".join(["# Written by `sweeper calibrate`", *lines]))
+
+
+def write_sealed(file: Path, body: str) -> None:
+    """Write a calibration and the checksum of its text; the file is whole or absent.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    body = body.rstrip("\n") + "\n"
     seal = hashlib.sha256(body.encode()).hexdigest()
     draft = file.with_suffix(".partial")
     try:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.fits.driver import write_calibration
+from planning.calibrate.measurements import write_sealed
 from simulators.core.calibration import read_calibration, read_choice, reference_folder
 from simulators.core.errors import UserError
 from tests.calibrations import fitted_tables
@@ -25,7 +25,7 @@ compute = 0.8
 
 def test_written_calibration_is_read_back(tmp_path: Path) -> None:
     file = tmp_path / "gpu.toml"
-    write_calibration(file, BODY)
+    write_sealed(file, BODY)
     assert read_calibration(file)["gemm"]["compute"] == 0.8
     assert read_calibration(file)["provenance"]["rows"] == 3
 
@@ -36,7 +36,7 @@ def test_parsed_calibration_is_cached_by_hash_and_damaged_caches_are_rebuilt(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     files = [tmp_path / f"{name}.toml" for name in "abc"]
     for file in files:
-        write_calibration(file, BODY)
+        write_sealed(file, BODY)
     first = read_calibration(files[0])
     (kept,) = (tmp_path / "cache").rglob("*.json")
     assert read_calibration(files[1]) == first
@@ -46,7 +46,7 @@ def test_parsed_calibration_is_cached_by_hash_and_damaged_caches_are_rebuilt(
 
 def test_hand_edited_number_fails_the_checksum(tmp_path: Path) -> None:
     file = tmp_path / "gpu.toml"
-    write_calibration(file, BODY)
+    write_sealed(file, BODY)
     file.write_text(file.read_text().replace("0.8", "0.9"))
     with pytest.raises(UserError, match="does not match its hash"):
         read_calibration(file)
@@ -61,7 +61,7 @@ def test_calibration_without_a_checksum_is_refused(tmp_path: Path) -> None:
 
 def test_calibration_without_provenance_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "gpu.toml"
-    write_calibration(file, "[gemm]\ncompute = 0.8\n")
+    write_sealed(file, "[gemm]\ncompute = 0.8\n")
     with pytest.raises(UserError, match="lacks measured, sha256"):
         read_calibration(file)
 
@@ -73,7 +73,7 @@ def test_missing_calibration_is_named(tmp_path: Path) -> None:
 
 def test_calibration_names_the_fitted_tables(tmp_path: Path) -> None:
     file = tmp_path / "gpu.toml"
-    write_calibration(file, BODY.format(digest="a" * 64))
+    write_sealed(file, BODY.format(digest="a" * 64))
     assert fitted_tables([file]) == {("table.csv", "a" * 64)}
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab.fits.driver import Calibration, difference, write_calibration
+from lab.fits.driver import Calibration, difference
+from planning.calibrate.measurements import write_sealed
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UserError
 
@@ -26,7 +27,7 @@ FITTED = Calibration(
 def written(folder: Path) -> Path:
     (folder / "table.csv").write_text("a\n1\n")
     file = folder / "links.toml"
-    write_calibration(file, FITTED.text("links", folder))
+    write_sealed(file, FITTED.text("links", folder))
     return file
 
 
