@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulators.collectives import phase_model as at
-from simulators.collectives.algorithms import ALL_GATHER, COLLECTIVES, IMPOSSIBLE, SEND_RECV
+from simulators.collectives.algorithms import (
+    ALL_GATHER,
+    BROADCAST,
+    COLLECTIVES,
+    HALVING_DOUBLING,
+    IMPOSSIBLE,
+    RING,
+    SEND_RECV,
+)
 from simulators.collectives.events.run import (
     EVENT_LIMIT,
     Report,
@@ -20,6 +28,7 @@ from simulators.collectives.events.run import (
     simulate,
     uncontended_ns,
 )
+from simulators.collectives.library_models import network_between
 from simulators.collectives.measured import CollectiveTime, busbw_factor, measured_time, over_nodes
 from simulators.collectives.phase_model import (
     BASELINE,
@@ -28,13 +37,20 @@ from simulators.collectives.phase_model import (
     ENERGY_J,
     OP,
     PLAN,
+    QUEUES,
     RANK_BYTES,
     SIZE,
-    collectives_ns,
+    SPLITS,
     traffic,
 )
 from simulators.collectives.point import EVENTFUL
-from simulators.collectives.topologies.blocks import RANKS
+from simulators.collectives.topologies.blocks import (
+    ALGORITHM,
+    BLOCK,
+    FULL_BLOCK,
+    RANKS,
+    RING_BLOCK,
+)
 from simulators.collectives.topologies.plan import NS, Plan, plan_among, plan_of
 from simulators.collectives.traces.operators import Message
 from simulators.collectives.traces.step import load_step
@@ -93,13 +109,15 @@ class CollectiveBatch:
         memory = numbers(batch, "local_memory_bytes_per_s").astype(np.float64)
         requests = np.zeros((batch.num_rows, 8), np.int64)
         requests[:, at.PLAN], requests[:, at.OP] = plan, op
-        requests[:, at.SIZE] = np.maximum(np.where(op == ALL_GATHER, size // ranks, size), 1)
         for column, name in (
             (at.SPLITS, "splits"),
             (at.ACTIVE, "active_chunks"),
             (at.QUEUES, "queues"),
         ):
             requests[:, column] = numbers(batch, name).astype(np.int64)
+        requests[:, at.SIZE] = _padded(
+            np.where(op == ALL_GATHER, -(-size // ranks), size), op, ranks, requests[:, at.SPLITS]
+        )
         requests[:, at.ENDPOINT_NS] = np.rint(numbers(batch, "endpoint_delay_s") * NS)
         codes, orders = words["order"]
         requests[:, at.BASELINE] = np.array([o == "baseline" for o in orders], np.int64)[codes]
@@ -116,8 +134,9 @@ class CollectiveBatch:
         size = np.array([max(message.size_bytes, 1) for message in messages])
         requests = np.tile(self.requests[row], (count, 1))
         requests[:, at.PLAN], requests[:, at.OP] = np.arange(count), op
-        requests[:, at.SIZE] = size
-        gathered = size * np.where(op == ALL_GATHER, [len(m.ranks) for m in messages], 1)
+        everyone = np.array([len(m.ranks) for m in messages])
+        requests[:, at.SIZE] = _padded(size, op, everyone, requests[:, at.SPLITS])
+        gathered = size * np.where(op == ALL_GATHER, everyone, 1)
         memory = np.full(count, self.memory_bytes_per_s[row])
         return CollectiveBatch(words, plans, np.arange(count), requests, memory, gathered)
 
@@ -161,6 +180,16 @@ class CollectiveBatch:
         return reasons
 
 
+def _padded(size_bytes: Ints, op: Ints, ranks: Ints, splits: Ints) -> Ints:
+    """Return sizes that divide into equal chunks with an equal part for each rank.
+
+    ASTRA-sim sends the remainder of a size as another chunk of full size, which may take half as
+    long again for a byte less; here the last chunk is padded.
+    """
+    part = np.where(np.isin(op, (ALL_GATHER, BROADCAST, SEND_RECV)), splits, splits * ranks)
+    return np.maximum(-(-size_bytes // part), 1) * part
+
+
 def _plans(batch: pa.RecordBatch) -> tuple[tuple[Plan, ...], NDArray[np.int64]]:
     """Return the distinct plans of a batch, and the position of the plan of each row."""
     groups = alike(batch, ("topology", "algorithm", "link_bytes_per_s", "latency_s"))
@@ -202,8 +231,9 @@ def measured_s(
     if plan.ranks == inside:
         return timed(collective)
     between_s = _between_s(plan, collective, size_bytes / inside, requests, memory_bytes_per_s)
-    level = np.full(size_bytes.shape, DATASHEET)
-    return over_nodes(collective, CollectiveTime(between_s, between_s, between_s, level), timed)
+    level, band = np.full(size_bytes.shape, DATASHEET), network_between(collective).band
+    between = CollectiveTime(between_s, between_s / band, between_s * band, level)
+    return over_nodes(collective, between, timed)
 
 
 def _between_s(
@@ -219,9 +249,11 @@ def _between_s(
     size = share_bytes / nodes if op == ALL_GATHER else share_bytes
     if collective in ("all_to_all", "send_recv", "broadcast"):
         size = share_bytes * plan.whole[0, RANKS]
-    asked[:, OP], asked[:, SIZE] = op, np.maximum(size.astype(np.int64), 1)
-    taken = np.zeros(len(asked), np.int64)
-    collectives_ns(asked, memory_bytes_per_s, whole[None], plan.rates[None], taken)
+    asked[:, OP] = op
+    asked[:, SIZE] = _padded(
+        np.ceil(size).astype(np.int64), asked[:, OP], np.full(len(asked), nodes), asked[:, SPLITS]
+    )
+    taken = _closed_form_ns([replace(plan, whole=whole)], asked, memory_bytes_per_s)
     if (taken == IMPOSSIBLE).any():
         raise Infeasible(
             "no_such_algorithm", f"{collective} over {nodes} nodes of {plan.topology.name}"
@@ -251,10 +283,8 @@ class Times:
 
 def timed(rows: CollectiveBatch, reasons: NDArray[Any]) -> Times:
     """Return the times of the feasible rows; write the reasons of the others."""
-    count, whole = len(rows.plan), rows.stacked("whole")
-    seen = np.zeros((count, COLUMNS))
-    traffic(rows.requests, whole, rows.stacked("rates"), rows.stacked("energy_j_per_bit"), seen)
-    busy_ns = np.where(whole[rows.plan, :, RANKS] > 1, seen[:, BUSY_NS:], np.nan)
+    count = len(rows.plan)
+    seen, busy_ns = _traffic(rows.plans, rows.requests)
     seconds, level = np.full((3, count), np.nan), np.full(count, DATASHEET)
     times = Times(reasons, seconds, busy_ns, seen, level)
     _analytic(rows, times)
@@ -262,6 +292,39 @@ def timed(rows: CollectiveBatch, reasons: NDArray[Any]) -> Times:
         _event(rows, fidelity, times)
     _measured(rows, times)
     return times
+
+
+def _traffic(plans: Sequence[Plan], requests: Ints) -> tuple[Floats, Floats]:
+    """Return the columns of `traffic`, and ns of the links in use by row and dimension."""
+    whole = np.stack([p.whole for p in plans])
+    seen = np.zeros((len(requests), COLUMNS))
+    energy = np.stack([p.energy_j_per_bit for p in plans])
+    traffic(requests, whole, np.stack([p.rates for p in plans]), energy, seen)
+    links = _links_in_use(whole[requests[:, PLAN]], requests[:, QUEUES, None])
+    ranks = whole[requests[:, PLAN], :, RANKS]
+    return seen, np.where(ranks > 1, seen[:, BUSY_NS:] / links, np.nan)
+
+
+def _links_in_use(dimensions: Ints, queues: Ints) -> Floats:
+    """Return the number of links that a rank sends over; a second queue goes backwards."""
+    block, ranks, algorithm = (dimensions[..., column] for column in (BLOCK, RANKS, ALGORITHM))
+    peers = np.maximum(ranks - 1, 1)
+    along = np.minimum(queues, 2)
+    used = np.where(algorithm == RING, along, np.where(block == RING_BLOCK, 2, peers))
+    used = np.where(algorithm == HALVING_DOUBLING, np.ceil(np.log2(np.maximum(ranks, 2))), used)
+    is_switched = (block != RING_BLOCK) & (block != FULL_BLOCK)
+    return np.where(is_switched, 1.0, np.minimum(used, np.where(block == RING_BLOCK, 2, peers)))
+
+
+def _closed_form_ns(plans: Sequence[Plan], requests: Ints, memory_bytes_per_s: Floats) -> Floats:
+    """Return the ns of every request without contention, or IMPOSSIBLE.
+
+    Messages pass through one another in the phase model, but links have a bandwidth: no collective
+    is faster than its bytes over the links that carry them.
+    """
+    taken = uncontended_ns(plans, requests, memory_bytes_per_s)
+    busiest_ns = np.fmax.reduce(_traffic(plans, requests)[1], axis=1)
+    return np.where(taken == IMPOSSIBLE, taken, np.fmax(taken, np.ceil(busiest_ns)))
 
 
 @dataclass(frozen=True)
@@ -358,7 +421,7 @@ def played(rows: CollectiveBatch, row: int) -> PlayedStep:
 def _analytic(rows: CollectiveBatch, times: Times) -> None:
     """Write the times of rows with the fidelity `analytic`."""
     where = np.flatnonzero(rows.is_word("fidelity", "analytic") & (times.reasons == ""))
-    taken = uncontended_ns(rows.plans, rows.requests[where], rows.memory_bytes_per_s[where])
+    taken = _closed_form_ns(rows.plans, rows.requests[where], rows.memory_bytes_per_s[where])
     impossible = taken == IMPOSSIBLE
     for i in where[impossible]:
         times.reasons[i] = _why_not(rows, int(i))

@@ -192,7 +192,8 @@ def _over_ranks(
     size = wire / busbw_factor(collective, last)
     grown = np.interp(curves[last].weight(size), grid, log_growth) * doublings
     time_s = curves[last].time_s(size) * np.exp(grown)
-    return _with_band(time_s, band * STEP_BAND ** max(0.0, abs(doublings) - 1.0), everywhere)
+    wide = max(band, curves[last].band) * STEP_BAND ** max(0.0, abs(doublings) - 1.0)
+    return _with_band(time_s, wide, everywhere)
 
 
 def _with_band(time_s: Floats, wide: Floats | float, extrapolated: Bools) -> CollectiveTime:

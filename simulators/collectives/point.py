@@ -15,6 +15,7 @@ EVENTFUL = {"event": IN_TURN, "flow": SHARED}
 FIDELITIES = ("analytic", *EVENTFUL, "measured")
 ORDERS = ("bandwidth_aware", "baseline")
 _chunks = partial(choice, at_least=1, at_most=1 << 16)
+_delay = partial(choice, unit="s", at_least=0, at_most=1.0)
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class CollectivePoint:
         "buffer of a rank as in nccl-tests; of an all_gather, the final buffer",
         unit="B",
         default=1 << 20,
+        at_least=0,
+        at_most=1 << 40,
     )
     trace: str = asked(
         "a step instead of one collective: a folder of Chakra traces or operator graphs, one per "
@@ -56,16 +59,22 @@ class CollectivePoint:
         "order of the phases of an all_reduce over dimensions", default=ORDERS[0], known=ORDERS
     )
     link_bytes_per_s: float | None = choice(
-        "bandwidth of every link per direction; null: the topology's", unit="B/s", default=None
+        "bandwidth of every link per direction; null: the topology's",
+        unit="B/s",
+        default=None,
+        at_least=1e6,
+        at_most=1e15,
     )
-    latency_s: float | None = choice(
-        "latency of every link; null: the topology's", unit="s", default=None
-    )
-    endpoint_delay_s: float = choice(
-        "delay before a first message and after every receive", unit="s", default=10e-9, at_least=0
+    latency_s: float | None = _delay("latency of every link; null: the topology's", default=None)
+    endpoint_delay_s: float = _delay(
+        "delay before a first message and after every receive", default=10e-9
     )
     local_memory_bytes_per_s: float = choice(
-        "bandwidth of the memory of reductions", unit="B/s", default=3.35e12, above=0
+        "bandwidth of the memory of reductions",
+        unit="B/s",
+        default=3.35e12,
+        at_least=1e6,
+        at_most=1e18,
     )
     fidelity: str = asked(
         "measured; or a model: analytic (no contention), event (links serve messages in turn) or "

@@ -82,8 +82,10 @@ def test_impossible_collective_is_a_row_with_a_reason(given: dict[str, Any], rea
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"link_bytes_per_s": 0.0}, "disconnected"),
-        ({"latency_s": -1.0}, "latency"),
+        ({"link_bytes_per_s": 0.0}, "link_bytes_per_s is 0"),
+        ({"latency_s": -1.0}, "latency_s is -1"),
+        ({"latency_s": float("nan")}, "latency_s is nan"),
+        ({"size_bytes": 1 << 50}, "size_bytes is 1"),
         ({"topology": "switch:0"}, "at least 1"),
         ({"topology": "swich:8"}, "did you mean 'switch'"),
         ({"topology": "switch:eight"}, "block:ranks"),
@@ -96,7 +98,7 @@ def test_impossible_collective_is_a_row_with_a_reason(given: dict[str, Any], rea
         ({"collective": "all_reduec"}, "did you mean 'all_reduce'"),
         ({"fidelity": "exact"}, "unknown fidelity"),
         ({"splits": 0}, "splits is 0"),
-        ({"local_memory_bytes_per_s": 0.0}, "must be positive"),
+        ({"local_memory_bytes_per_s": 0.0}, "local_memory_bytes_per_s is 0"),
         ({"endpoint_delay_s": -1e-9}, "endpoint_delay_s"),
         ({"library": "ncll"}, "did you mean 'nccl'"),
         ({"gpu": "h100_smx"}, "did you mean 'h100_sxm'"),
@@ -112,6 +114,31 @@ def test_impossible_collective_is_a_row_with_a_reason(given: dict[str, Any], rea
 def test_invalid_input_is_refused_with_the_field_name(given: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said.replace("(", r"\(")):
         evaluate(**given)
+
+
+def test_one_byte_more_costs_no_other_chunk() -> None:
+    less, more = evaluate(size_bytes=[45_239_029, 45_239_040], fidelity="analytic")["time_s"]
+    assert less == more
+
+
+def test_no_collective_is_faster_than_its_links() -> None:
+    given = {"size_bytes": 1 << 30, "algorithm": "direct", "fidelity": "analytic"}
+    answer = evaluate(topology="switch:512", link_bytes_per_s=1e11, **given)
+    assert answer["busbw_bytes_per_s"][0] <= 1e11
+    assert answer["utilisation"] == [pytest.approx(1.0)]
+
+
+def test_broadcast_without_contention_is_at_most_as_slow_as_its_events() -> None:
+    given = {"collective": "broadcast", "algorithm": "ring", "topology": "switch:8"}
+    alone, events = evaluate(fidelity=["analytic", "event"], splits=16, **given)["time_s"]
+    assert alone <= events
+
+
+def test_intervals_over_nodes_are_at_least_as_wide_as_of_a_measured_node() -> None:
+    topologies = ["switch:8", *(f"switch:8,switch:{n}" for n in (2, 64))]
+    answer = evaluate(topology=topologies, size_bytes=1 << 28, algorithm="ring")
+    ratio = np.array(answer["time_s_hi"]) / np.array(answer["time_s"])
+    assert ratio[1:].min() >= ratio[0]
 
 
 def test_custom_topology_is_read_from_a_file(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from simulators.collectives import phase_model as asked_for
 from simulators.collectives.algorithms import (
     ALL_REDUCE,
+    BROADCAST,
     DIRECT,
     DOUBLE_BINARY_TREE,
     HALVING_DOUBLING,
@@ -121,8 +122,8 @@ def uncontended_ns(plans: Sequence[Plan], requests: Ints, memory_bytes_per_s: Fl
 
     The formulas hold where all ranks of a dimension behave alike, so that chunks advance in
     lockstep. Ranks of a tree end their parts at different times and start the next chunk as soon as
-    they can, so trees are simulated. Trees that are too large, and trees whose chunks would
-    deadlock, use the formula: all ranks wait for the last.
+    they can, so trees are simulated, as are broadcasts of several chunks. Trees that are too large,
+    and trees whose chunks would deadlock, use the formula: all ranks wait for the last.
     """
     out = np.zeros(len(requests), np.int64)
     whole, rates = np.stack([p.whole for p in plans]), np.stack([p.rates for p in plans])
@@ -130,8 +131,10 @@ def uncontended_ns(plans: Sequence[Plan], requests: Ints, memory_bytes_per_s: Fl
     has_tree = (
         (whole[:, :, blocks.ALGORITHM] == DOUBLE_BINARY_TREE) & (whole[:, :, RANKS] > 1)
     ).any(1)
-    possible = (out != IMPOSSIBLE) & (requests[:, asked_for.OP] == ALL_REDUCE)
-    for i in np.flatnonzero(possible & has_tree[requests[:, asked_for.PLAN]]):
+    op = requests[:, asked_for.OP]
+    is_tree = (op == ALL_REDUCE) & has_tree[requests[:, asked_for.PLAN]]
+    is_tree |= (op == BROADCAST) & (requests[:, asked_for.SPLITS] > 1)
+    for i in np.flatnonzero(is_tree & (out != IMPOSSIBLE)):
         plan, memory = plans[requests[i, asked_for.PLAN]], float(memory_bytes_per_s[i])
         with contextlib.suppress(Infeasible):
             report = simulate(plan, requests[i], memory, mode=at.ALONE)
