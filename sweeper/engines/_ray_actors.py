@@ -24,6 +24,7 @@ from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
 from simulators.core.folder import PACKAGES, TRUST, trusted
 from sweeper.engines.pool import LostWorker, UnfitWorker, Worker, WorkerPool
+from sweeper.engines.ray import answers
 from sweeper.engines.task import Task
 from sweeper.space.points import Batch
 from sweeper.store.keys import define
@@ -37,6 +38,8 @@ _LOST = (
     ray.exceptions.OutOfMemoryError,
 )
 """Ray's errors for a lost worker or machine."""
+_MISSES = 2
+"""Checks in a row at which the head does not answer, after which the cluster is lost."""
 _NOT_STARTED = (
     ray.exceptions.RayActorError,
     ray.exceptions.RayTaskError,
@@ -136,8 +139,9 @@ class _Remote:
 class Actor(Worker):
     """The driver's end of an actor."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, head: str) -> None:
         super().__init__(name)
+        self.head = head
         options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0}
         self.handle = ray.remote(_Remote).options(**options).remote()
         self.call: Any = None  # the pending call
@@ -215,24 +219,26 @@ class Actor(Worker):
         return found
 
     def shut_down(self) -> None:
-        """Kill the actor."""
-        ray.kill(self.handle)
+        """Kill the actor, unless the head is gone: then Ray's call would never return."""
+        if answers(self.head):
+            ray.kill(self.handle)
         if self.task is not None and self.token:
             remove(self.task.store.results, self.token)
 
 
 class ActorPool(WorkerPool):
-    """A pool of actors."""
+    """A pool of actors; `head` is the address of the cluster's head, or of its client server."""
 
     engine = "ray"
 
-    def __init__(self, wanted: int, ready_s: float, *, can_grow: bool) -> None:
+    def __init__(self, wanted: int, ready_s: float, head: str, *, can_grow: bool) -> None:
         super().__init__(wanted)
-        self.ready_s, self.can_grow = ready_s, can_grow
+        self.ready_s, self.head, self.can_grow = ready_s, head, can_grow
+        self._misses = 0  # checks in a row at which the head did not answer
 
     def spawn(self, name: str) -> Actor:
         """Return a new actor, which starts once a CPU is free."""
-        return Actor(name.replace("worker", "actor"))
+        return Actor(name.replace("worker", "actor"), self.head)
 
     def wait(self, workers: Sequence[Actor], seconds: float) -> list[Actor]:
         """Return the actors that have an answer or are gone."""
@@ -243,26 +249,39 @@ class ActorPool(WorkerPool):
         return [asked[reference] for reference in answered]
 
     def capacity(self) -> int:
-        """Return the possible number of actors: one per CPU, also of machines that join."""
-        return int(ray.cluster_resources().get("CPU", 0)) if self.can_grow else self.wanted
+        """Return the possible number of actors: one per CPU, also of machines that join.
+
+        Raises:
+            UserError: the head does not answer, or no machine is left.
+        """
+        self._misses = 0 if answers(self.head) else self._misses + 1
+        if self._misses:  # no call of Ray would return
+            if self._misses >= _MISSES:
+                raise _lost_cluster(f"the head at {self.head} does not answer")
+            return self.wanted
+        cpus = int(ray.cluster_resources().get("CPU", 0))
+        if not cpus:
+            raise _lost_cluster("no machine of the cluster is left")
+        return cpus if self.can_grow else self.wanted
 
     def obstacle(self, workers: Sequence[Actor]) -> str:
         """Return the number of actors that wait for a CPU.
 
         Raises:
-            UserError: no machine is left.
+            UserError: the head does not answer, or no machine is left.
         """
-        alive = [node for node in ray.nodes() if node["Alive"]]
-        if not any(node["Resources"].get("CPU") for node in alive):
-            raise UserError(
-                "engine ray: no machine of the cluster is left; written results are kept, and the "
-                "same command continues"
-            )
+        self.capacity()
+        if self._misses:
+            return "the head does not answer"
         free, cpus = (
             int(found.get("CPU", 0))
             for found in (ray.available_resources(), ray.cluster_resources())
         )
         return f"waiting for {len(workers)} actors to start; {free} of {cpus} CPUs are free"
+
+
+def _lost_cluster(why: str) -> UserError:
+    return UserError(f"engine ray: {why}; written results are kept, and the same command continues")
 
 
 def _reason(error: Exception) -> str:

@@ -119,7 +119,11 @@ class WorkerPool(ABC):
         """
 
     def capacity(self) -> int:
-        """Return the possible number of workers now; a cluster can grow during a sweep."""
+        """Return the possible number of workers now; a cluster can grow during a sweep.
+
+        Raises:
+            UserError: the cluster is lost.
+        """
         return self.wanted
 
     def run(
@@ -139,7 +143,7 @@ class WorkerPool(ABC):
         news = self.workers
         while self._submit(chunks, again, self.workers if again else news):
             news = self._workers_with_news()
-            self._grow(chunks)
+            chunks.workers = max(len(self.workers), 1)
             for worker in [w for w in news if w.job]:
                 yield from self._receive(task, worker, chunks, again)
             self._check_alive()
@@ -181,6 +185,7 @@ class WorkerPool(ABC):
 
     def _wait(self) -> Sequence[Worker]:
         """Return the workers with news; admit or drop those that were not ready."""
+        self._grow()
         news = self.wait([w for w in self.workers if w.job or not w.is_ready], _POLL_S)
         for worker in [w for w in self.workers if not w.is_ready]:
             self._admit(worker)
@@ -194,7 +199,7 @@ class WorkerPool(ABC):
         self._polled_at = time.monotonic()
         return self.workers
 
-    def _grow(self, chunks: Chunks) -> None:
+    def _grow(self) -> None:
         if time.monotonic() - self._grown_at < _GROW_S:
             return
         self._grown_at = time.monotonic()
@@ -203,7 +208,6 @@ class WorkerPool(ABC):
             self.wanted += more
             for _ in range(more):
                 self._spawn()
-            chunks.workers = len(self.workers)
 
     def _spawn(self) -> None:
         assert self._task

@@ -20,6 +20,7 @@ from simulators.core.errors import UserError
 from sweeper.engines import Pool
 from sweeper.engines.pool import ONE_THREAD
 
+_FAILURES = (ConnectionError, RuntimeError, ValueError, SystemExit)  # of `ray.init`
 _ANSWER_S = 4.0  # time within which a cluster accepts a connection
 
 
@@ -59,7 +60,8 @@ class Ray:
             cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
             if self.actors > cores:  # the others would never be scheduled
                 raise UserError(f"engine.actors={self.actors}: the cluster has only {cores} CPUs")
-            pool = ActorPool(self.actors or cores, self.ready_s, can_grow=not self.actors)
+            head = self.address if "://" in self.address else _head()
+            pool = ActorPool(self.actors or cores, self.ready_s, head, can_grow=not self.actors)
             try:
                 yield pool
             finally:
@@ -86,6 +88,21 @@ def check_address(address: str) -> None:
         raise UserError(
             f"engine.address={address}: no answer ({error}); is the cluster running?"
         ) from error
+
+
+def answers(address: str) -> bool:
+    """Return whether a server accepts connections at an address."""
+    try:
+        check_address(address)
+    except UserError:
+        return False
+    return True
+
+
+def _head() -> str:
+    import ray
+
+    return str(ray.get_runtime_context().gcs_address)
 
 
 @contextlib.contextmanager
@@ -125,8 +142,9 @@ def _start(address: str, actors: int) -> None:
     ray._private.worker._worker_logs_enabled = False
     try:
         ray.init(**options)
-    except (ConnectionError, RuntimeError, ValueError, SystemExit) as error:
-        raise UserError(f"engine.address={address}: Ray did not start: {error}") from error
+    except (ray.exceptions.AuthenticationError, *_FAILURES) as error:
+        hint = "" if address == "local" else "; are RAY_AUTH_MODE and the token those of the head?"
+        raise UserError(f"engine.address={address}: Ray did not start: {error}{hint}") from error
 
 
 @contextlib.contextmanager

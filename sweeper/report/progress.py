@@ -1,13 +1,15 @@
 """The progress of a sweep, in this process or another: finished designs, time left, the front.
 
-A terminal shows a bar that redraws in place; a pipe gets a plain line every ten seconds. `Watch`
-reads the progress of another process from result files; each part is read once.
+A terminal shows a bar that redraws in place; a pipe gets a plain line every ten seconds, even if no
+part arrives. `Watch` reads the progress of another process from result files; each part is read
+once.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -131,6 +133,12 @@ class _Lines:
     def __init__(self, progress: Progress, stream: TextIO) -> None:
         self.progress, self.stream = progress, stream
         self.drawn = time.perf_counter()
+        self.ended = threading.Event()
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def _beat(self) -> None:
+        while not self.ended.wait(1.0):
+            self.tick()
 
     def watch(self, part: Part) -> None:
         self.progress.add(part)
@@ -147,6 +155,7 @@ class _Lines:
 
     def close(self) -> None:
         """Stop the display."""
+        self.ended.set()
 
 
 class _Terminal(_Lines):
@@ -176,6 +185,7 @@ class _Terminal(_Lines):
         self.live.console.print(printable(line), markup=False, highlight=False)
 
     def close(self) -> None:
+        super().close()
         self.live.stop()
 
 
