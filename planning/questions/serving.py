@@ -256,7 +256,8 @@ def _replayed(row: Mapping[str, Any], workload: str, load: OfferedLoad) -> str:
     answered = row["completed_requests"] or 0
     rate = "at the trace's rate" if row["qps"] is None else f"{row['qps']:.4g} per second"
     if is_trace(workload):
-        of = f"{answered:,} of {load.available:,} requests of {Path(workload).name}"
+        asked = f"the first {row['requests']:,}" if row["requests"] else f"{load.available:,}"
+        of = f"{answered:,} of {asked} requests of {Path(workload).name}"
     else:
         of = f"{answered:,} of {row['requests']:,} requests of {workload}"
     drafts = ""
@@ -298,7 +299,7 @@ def _space(
     rules += [*supported, *sizes]
     if any(method["speculation.method"] != NOTHING for method in methods):
         rules.append(f"pp = 1 OR speculation.method = '{NOTHING}'")
-    hashed = is_trace(flags.workload) and load_trace(flags.workload).hashes is not None
+    hashed = is_trace(flags.workload) and load_trace(flags.workload, flags.requests).hashes
     shared = {"sessions.system_prompt_tokens": flags.system_prompt, "cache.prefix_caching": True}
     return {
         "simulator": "serving",
@@ -535,7 +536,7 @@ def _offered_load(flags: ServingFlags) -> OfferedLoad:
     """Return the load: a whole trace, or enough requests for a stable percentile."""
     qps, traffic = flags.qps, _factors(flags.traffic)
     if is_trace(flags.workload):
-        trace = load_trace(flags.workload)
+        trace = load_trace(flags.workload, flags.requests)
         own = _rate(trace.arrival_s) if trace.arrival_s is not None else None
         base = qps or own
         if base is None:

@@ -240,6 +240,32 @@ def test_parquet_trace_with_missing_columns_or_nulls_is_refused(tmp_path: Path) 
         load_trace(str(file))
 
 
+def test_few_requests_of_a_long_trace_take_little_memory(tmp_path: Path) -> None:
+    file, rows = tmp_path / "t.parquet", 6_000_000
+    columns = {"arrival_s": np.zeros(rows), "prompt_tokens": np.full(rows, 100)}
+    pq.write_table(pa.table({**columns, "output_tokens": np.full(rows, 9)}), file)
+    before = pa.total_allocated_bytes()
+    trace = load_trace(str(file), 100)
+    held_bytes = sum(c.nbytes for c in (trace.prompt_tokens, trace.output_tokens))
+    assert held_bytes + pa.total_allocated_bytes() - before < 10e6
+    assert drawn(workload=str(file), requests=100, qps=None).prompt_tokens.tolist() == [100] * 100
+    assert load_trace(str(file)).prompt_tokens.size == rows
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_only_the_first_rows_of_a_long_trace_are_read(tmp_path: Path, suffix: str) -> None:
+    file, rows = tmp_path / f"t{suffix}", 140_000
+    lines = {
+        ".csv": "0,5,5\n",
+        ".jsonl": '{"timestamp": 0, "input_length": 5, "output_length": 5}\n',
+    }
+    header = "arrival_s,prompt_tokens,output_tokens\n" if suffix == ".csv" else ""
+    file.write_text(header + lines[suffix] * rows + "no row\n")
+    assert 100 <= load_trace(str(file), 100).prompt_tokens.size < rows
+    with pytest.raises(UserError, match=f"row {rows + 1 + bool(header)}"):
+        load_trace(str(file))
+
+
 def test_edited_trace_is_reloaded(tmp_path: Path) -> None:
     file = tmp_path / "t.csv"
     for tokens in (5, 66):

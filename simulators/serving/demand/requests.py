@@ -294,7 +294,7 @@ class Requests:
 
 def requests_of(point: ServingPoint) -> Requests:
     """Return the requests of a point."""
-    trace = load_trace(point.workload) if is_trace(point.workload) else None
+    trace = load_trace(point.workload, point.requests) if is_trace(point.workload) else None
     closed = point.arrivals.process == CLOSED
     if point.sessions.turns > 1 and (closed or trace):
         raise UserError(
@@ -349,14 +349,16 @@ def token_counts(workload: str, seed: int, requests: int) -> tuple[Ints, Ints]:
         if requests == 0:
             raise UserError("requests is 0; it must be at least 1 without a trace")
         return _workload_lengths(workload, seed, requests, load_workload(workload))
-    trace = load_trace(workload)
+    trace = load_trace(workload, requests)
     first = slice(requests or None)
     return trace.prompt_tokens[first], trace.output_tokens[first]
 
 
 def max_prefix_hits(workload: str, prompt: Ints, output: Ints) -> Ints:
     """Return the cached tokens of each prompt with an unlimited prefix cache; 0 without hashes."""
-    prefixes = _trace_prefixes(load_trace(workload), prompt, output) if is_trace(workload) else None
+    prefixes = None
+    if is_trace(workload):
+        prefixes = _trace_prefixes(load_trace(workload, prompt.size), prompt, output)
     return np.zeros(prompt.size, np.int64) if prefixes is None else prefixes.max_prefix_hits()
 
 

@@ -30,9 +30,11 @@ from __future__ import annotations
 
 import csv
 import functools
+import itertools
 import json
 import math
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +43,7 @@ from typing import Annotated, Any, Protocol
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from simulators.core.calibration import read_choice
@@ -247,6 +250,9 @@ MOONCAKE = ("timestamp", "input_length", "output_length")
 _ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
 
 
+_LEAST_READ = 1 << 17
+"""Rows of a trace that are read at least: enough to find the number of tokens per hash."""
+
 LONGEST_HASHED = 1 << 16
 """Most tokens per hash of a trace."""
 
@@ -279,8 +285,10 @@ def is_trace(workload: str) -> bool:
     return workload.endswith(SUFFIXES)
 
 
-def load_trace(path: str) -> Trace:
-    """Return a trace, cached until the file changes.
+def load_trace(path: str, requests: int = 0) -> Trace:
+    """Return a trace, cached until the file changes; 0 requests are all of them.
+
+    Of a long trace no more than the first `requests` rows, or 131,072 if that is more, are read.
 
     Raises:
         UserError: the file cannot be read or is malformed; the message names row and column.
@@ -290,13 +298,14 @@ def load_trace(path: str) -> Trace:
         stat = file.stat()
     except OSError as error:
         raise UserError(f"trace '{path}': {error.strerror}") from error
-    return _trace(file, stat.st_mtime_ns, stat.st_size)
+    rows = max(requests, _LEAST_READ) if requests else sys.maxsize
+    return _trace(file, rows, stat.st_mtime_ns, stat.st_size)
 
 
 @functools.lru_cache(maxsize=8)
-def _trace(file: Path, _mtime_ns: int, _size: int) -> Trace:
+def _trace(file: Path, limit: int, _mtime_ns: int, _size: int) -> Trace:
     try:
-        columns = {".parquet": _parquet, ".csv": _csv, ".jsonl": _jsonl}[file.suffix](file)
+        columns = {".parquet": _parquet, ".csv": _csv, ".jsonl": _jsonl}[file.suffix](file, limit)
     except (OSError, pa.ArrowException, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"trace '{file}' cannot be read: {error}") from error
     arrival, prompt, output, rows, lists = columns
@@ -359,16 +368,25 @@ Columns = tuple[Floats | None, Ints, Ints, Ints, pa.Array | None]
 block hashes or None."""
 
 
-def _parquet(file: Path) -> Columns:
-    table = pq.read_table(file)
+def _parquet(file: Path, limit: int) -> Columns:
+    with pq.ParquetFile(file) as stored:
+        wanted = [name for name in (*TRACE_COLUMNS, HASHES) if name in stored.schema_arrow.names]
+        batches: list[pa.RecordBatch] = []
+        for batch in stored.iter_batches(columns=wanted):
+            batches.append(batch)
+            if (limit := limit - batch.num_rows) <= 0:
+                batches[-1] = batch[: batch.num_rows + limit]
+                break
+        schema = stored.schema_arrow.empty_table().select(wanted).schema
+        table = pa.Table.from_batches(batches, schema)
     if missing := [name for name in TRACE_COLUMNS[1:] if name not in table.column_names]:
         raise UserError(
             f"trace '{file}' lacks the column {', '.join(missing)}. It has: "
-            f"{', '.join(table.column_names)}"
+            f"{', '.join(stored.schema_arrow.names)}"
         )
     for name in TRACE_COLUMNS:
         if name in table.column_names and (nulls := table[name].null_count):
-            row = table[name].is_null().to_pylist().index(True)
+            row = pc.index(table[name].is_null(), True).as_py()
             raise UserError(f"trace '{file}', row {row + 1}: {name} is empty ({nulls} in all)")
         kind = table[name].type if name in table.column_names else pa.float64()
         if not pa.types.is_integer(kind) and not pa.types.is_floating(kind):
@@ -381,7 +399,7 @@ def _parquet(file: Path) -> Columns:
     return arrival, prompt, output, np.arange(1, prompt.size + 1), lists
 
 
-def _csv(file: Path) -> Columns:
+def _csv(file: Path, limit: int) -> Columns:
     with file.open(encoding="utf-8-sig", newline="") as stream:
         rows = csv.DictReader(stream)
         header = rows.fieldnames or ()
@@ -391,18 +409,22 @@ def _csv(file: Path) -> Columns:
                 f"trace '{file}': the header must name {', '.join(AZURE)} or "
                 f"{', '.join(TRACE_COLUMNS)}. It has: {', '.join(header) or 'nothing'}"
             )
-        return _parse_rows(file, layout, ((rows.line_num, row) for row in rows), 1.0)
+        numbered = ((rows.line_num, row) for row in itertools.islice(rows, limit))
+        return _parse_rows(file, layout, numbered, 1.0)
 
 
-def _jsonl(file: Path) -> Columns:
-    rows = []
+def _jsonl(file: Path, limit: int) -> Columns:
     with file.open(encoding="utf-8") as stream:
-        for number, line in enumerate(stream, start=1):
-            try:
-                rows += [(number, json.loads(line))] if line.strip() else []
-            except (ValueError, RecursionError) as error:
-                raise UserError(f"trace '{file}', row {number}: {error}") from error
-    return _parse_rows(file, MOONCAKE, rows, 1e3)
+        lines = ((number, line) for number, line in enumerate(stream, start=1) if line.strip())
+        rows = (_parsed(file, *numbered) for numbered in itertools.islice(lines, limit))
+        return _parse_rows(file, MOONCAKE, rows, 1e3)
+
+
+def _parsed(file: Path, number: int, line: str) -> tuple[int, Any]:
+    try:
+        return number, json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"trace '{file}', row {number}: {error}") from error
 
 
 def _parse_rows(
