@@ -13,7 +13,7 @@ import os
 import platform
 import secrets
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
 from simulators.core.folder import PACKAGES, TRUST, trusted
 from sweeper.engines.pool import LostWorker, UnfitWorker, Worker, WorkerPool
-from sweeper.engines.ray import answers
 from sweeper.engines.task import Task
 from sweeper.space.points import Batch
 from sweeper.store.keys import define
@@ -139,9 +138,9 @@ class _Remote:
 class Actor(Worker):
     """The driver's end of an actor."""
 
-    def __init__(self, name: str, head: str) -> None:
+    def __init__(self, name: str, has_head: Callable[[], bool]) -> None:
         super().__init__(name)
-        self.head = head
+        self.has_head = has_head
         options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0}
         self.handle = ray.remote(_Remote).options(**options).remote()
         self.call: Any = None  # the pending call
@@ -220,25 +219,27 @@ class Actor(Worker):
 
     def shut_down(self) -> None:
         """Kill the actor, unless the head is gone: then Ray's call would never return."""
-        if answers(self.head):
+        if self.has_head():
             ray.kill(self.handle)
         if self.task is not None and self.token:
             remove(self.task.store.results, self.token)
 
 
 class ActorPool(WorkerPool):
-    """A pool of actors; `head` is the address of the cluster's head, or of its client server."""
+    """A pool of actors; `has_head` returns whether the head of the cluster answers."""
 
     engine = "ray"
 
-    def __init__(self, wanted: int, ready_s: float, head: str, *, can_grow: bool) -> None:
+    def __init__(
+        self, wanted: int, ready_s: float, has_head: Callable[[], bool], *, can_grow: bool
+    ) -> None:
         super().__init__(wanted)
-        self.ready_s, self.head, self.can_grow = ready_s, head, can_grow
+        self.ready_s, self.has_head, self.can_grow = ready_s, has_head, can_grow
         self._misses = 0  # checks in a row at which the head did not answer
 
     def spawn(self, name: str) -> Actor:
         """Return a new actor, which starts once a CPU is free."""
-        return Actor(name.replace("worker", "actor"), self.head)
+        return Actor(name.replace("worker", "actor"), self.has_head)
 
     def wait(self, workers: Sequence[Actor], seconds: float) -> list[Actor]:
         """Return the actors that have an answer or are gone."""
@@ -254,10 +255,10 @@ class ActorPool(WorkerPool):
         Raises:
             UserError: the head does not answer, or no machine is left.
         """
-        self._misses = 0 if answers(self.head) else self._misses + 1
+        self._misses = 0 if self.has_head() else self._misses + 1
         if self._misses:  # no call of Ray would return
             if self._misses >= _MISSES:
-                raise _lost_cluster(f"the head at {self.head} does not answer")
+                raise _lost_cluster("the head of the cluster does not answer")
             return self.wanted
         cpus = int(ray.cluster_resources().get("CPU", 0))
         if not cpus:

@@ -7,6 +7,7 @@ minutes, and reads environment variables on import. A local Ray listens on the l
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import signal
@@ -60,8 +61,14 @@ class Ray:
             cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
             if self.actors > cores:  # the others would never be scheduled
                 raise UserError(f"engine.actors={self.actors}: the cluster has only {cores} CPUs")
-            head = self.address if "://" in self.address else _head()
-            pool = ActorPool(self.actors or cores, self.ready_s, head, can_grow=not self.actors)
+            is_client = "://" in self.address
+            head = self.address if is_client else ray.get_runtime_context().gcs_address
+            pool = ActorPool(
+                self.actors or cores,
+                self.ready_s,
+                functools.partial(_answers, head),
+                can_grow=not self.actors,
+            )
             try:
                 yield pool
             finally:
@@ -90,19 +97,12 @@ def check_address(address: str) -> None:
         ) from error
 
 
-def answers(address: str) -> bool:
-    """Return whether a server accepts connections at an address."""
+def _answers(address: str) -> bool:
     try:
         check_address(address)
     except UserError:
         return False
     return True
-
-
-def _head() -> str:
-    import ray
-
-    return str(ray.get_runtime_context().gcs_address)
 
 
 @contextlib.contextmanager
