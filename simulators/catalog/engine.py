@@ -92,6 +92,15 @@ class Release:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SchedulingRule:
+    """An option of a scheduler that is on by default since a release."""
+
+    scheduler: str
+    option: str
+    since: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class ServingEngine:
     """Facts about a serving engine from its documentation and source."""
 
@@ -117,6 +126,7 @@ class ServingEngine:
     kernels: KernelChoices = KernelChoices()
     defaults: Defaults = Defaults()
     releases: tuple[Release, ...] = ()  # oldest first
+    rules: tuple[SchedulingRule, ...] = ()
     source: str
     read: str  # date of reading
 
@@ -157,6 +167,28 @@ class ServingEngine:
             f"release '{release}' of {self.name} is unknown; known are {known}, a date such as "
             "2026-01-31, and nothing for today's"
         )
+
+    def scheduling_rules(
+        self, scheduler: str, release: str = "", runtime: str = ""
+    ) -> dict[str, bool]:
+        """Return whether each option of a scheduler is on by default.
+
+        Args:
+            scheduler: a name.
+            release: a version or an ISO date; empty: the last release of the runtime.
+            runtime: a name; without releases of this engine, today's.
+
+        >>> load_engine("vllm").scheduling_rules("vllm_v1", "0.14.1")
+        {'async_scheduling': True, 'scheduler_reserve_full_isl': False}
+        """
+        version: tuple[float, ...] = () if _is_date(release) else _version(release)
+        if not version:
+            older = (one for one in self.releases if release and release < one.before)
+            latest = (one for one in self.releases[::-1] if one.runtime == runtime)
+            found = next(older, None) or next(latest, None)
+            version = _version(found.last) if found else (math.inf,)
+        rules = (rule for rule in self.rules if rule.scheduler == scheduler)
+        return {rule.option: version >= _version(rule.since) for rule in rules}
 
 
 def load_engine(name: str) -> ServingEngine:

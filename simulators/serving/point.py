@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simulators.catalog.engine import reference_engine, resolve_runtime
+from simulators.catalog.engine import engine_of, reference_engine, resolve_runtime
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
 from simulators.composition.replica import EFFECTS, FRAMEWORKS, NOTHING
 from simulators.core.contract import choice, fields_of, group
+from simulators.core.fields import updated
 from simulators.workload.llm.parallelism import BACKENDS
 from simulators.workload.llm.transformer import ALL, TARGETS
 from simulators.workload.precision import number_bytes, precision
@@ -25,6 +26,7 @@ SAMPLINGS = LIKELIEST, NUCLEUS = "likeliest", "nucleus"
 OFFLOADS = HOST, PEER, SSD = "host", "peer", "ssd"
 PREEMPTIONS = RECOMPUTE, SWAP, CACHED = "recompute", "swap", "cached"
 FRONTENDS = AUTO, NONE = "auto", "none"
+RULES = _, ON, OFF = AUTO, "on", "off"
 FIDELITIES = EVENT, ANALYTIC = "event", "analytic"
 WINDOWS = STEADY, WHOLE = "steady", "whole"
 FIXED, ADAPTIVE = "fixed", "adaptive"
@@ -86,8 +88,11 @@ class CacheConfig:
     """KV cache: blocks, prefix caching, preemption, offloading."""
 
     block_size: int = choice("tokens per KV block", at_least=1, default=16)
-    watermark: float = choice(
-        "share of KV blocks kept free at admission", at_least=0.0, below=1.0, default=0.01
+    watermark: float | None = choice(
+        "share of KV blocks kept free at admission while requests run; null: the scheduler's",
+        at_least=0.0,
+        below=1.0,
+        default=None,
     )
     prefix_caching: bool = choice("whether prompts reuse cached KV blocks", default=False)
     prefix_host_bytes: float = choice(
@@ -173,6 +178,23 @@ class SchedulingConfig:
     )
     poll_interval: int = choice(
         "decode iterations between polls of the queue; 0: the scheduler's default",
+        at_least=0,
+        default=0,
+    )
+    async_scheduling: str = one_of(
+        "whether the next batch is formed when one is launched, so that slots and blocks are free "
+        "an iteration later: on, off, or auto (the default of the engine's release)",
+        RULES,
+        declare=choice,
+    )
+    scheduler_reserve_full_isl: str = one_of(
+        "whether a prompt is admitted only if all of it fits in the KV cache: on, off, or auto "
+        "(the default of the engine's release)",
+        RULES,
+        declare=choice,
+    )
+    long_prefill_token_threshold: int = choice(
+        "prompt tokens of a request in one batch while others run or wait; 0: no limit",
         at_least=0,
         default=0,
     )
@@ -491,8 +513,20 @@ class ServingPoint:
         """Resolve the runtime by scheduler and release; the release is empty afterwards."""
         if self.runtime == AUTO or self.release:
             resolved = resolve_runtime(self.runtime, self.scheduler, self.release)
+            if self.release:
+                object.__setattr__(self, "scheduling", _of_release(self))
             object.__setattr__(self, "runtime", resolved)
             object.__setattr__(self, "release", "")
+
+
+def _of_release(point: ServingPoint) -> SchedulingConfig:
+    """Return the scheduling options with the defaults of the engine's release."""
+    rules = engine_of(point.scheduler).scheduling_rules(point.scheduler, point.release)
+    scheduling = point.scheduling
+    for option, is_default in rules.items():
+        if getattr(scheduling, option) == AUTO:
+            scheduling = updated(scheduling, {option: ON if is_default else OFF})
+    return scheduling
 
 
 DEPLOYED = fields_of(ServingPoint, "deployment")

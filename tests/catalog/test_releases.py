@@ -15,7 +15,7 @@ from simulators.core.columns import batch_of
 from simulators.core.errors import UserError
 from simulators.core.fields import values_of
 from simulators.core.folder import ENGINES
-from simulators.serving.point import ServingPoint
+from simulators.serving.point import AUTO, OFF, ON, ServingPoint
 from simulators.serving.simulator import SIMULATOR, simulate
 
 BASE = ServingPoint(
@@ -58,7 +58,7 @@ def test_version_or_date_selects_the_runtime(scheduler: str, release: str, runti
     assert resolve_runtime("auto", scheduler, release) == runtime
 
 
-@pytest.mark.parametrize("release", ["0.30", "latest", "2026-13-01", "0.0.1"])
+@pytest.mark.parametrize("release", ["0.40", "latest", "2026-13-01", "0.0.1"])
 def test_unknown_release_is_refused_with_known_releases(release: str) -> None:
     with pytest.raises(UserError, match=r"of vllm is unknown; known are 0\.8 to 0\.13"):
         replace(BASE, runtime="auto", release=release)
@@ -105,3 +105,21 @@ def test_public_deployments_use_the_runtime_of_the_release_table() -> None:
     assert deployments.runtime_of("trtllm", "1.1.0rc2.post2", "2025-12-15") == "trtllm_1_1"
     assert deployments.runtime_of("sglang", "", "2025-11-02") == "sglang_0_5_9"
     assert load_runtime("sglang_0_5_8").like == "sglang_0_5_9"
+
+
+@pytest.mark.parametrize(
+    ("release", "is_async", "reserves"),
+    [
+        ("0.13", OFF, OFF),
+        ("0.14", ON, OFF),
+        ("0.20.1", ON, ON),
+        ("2026-01-01", OFF, OFF),
+        ("", AUTO, AUTO),
+    ],
+)
+def test_release_selects_the_rules_of_the_scheduler(
+    release: str, is_async: str, reserves: str
+) -> None:
+    """The release has the defaults of vllm/config; requested options stay."""
+    found = replace(BASE, runtime="auto", scheduler="vllm_v1", release=release).scheduling
+    assert (found.async_scheduling, found.scheduler_reserve_full_isl) == (is_async, reserves)

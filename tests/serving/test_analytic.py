@@ -286,6 +286,7 @@ def engine(rate: float, seats: float) -> Station:
     one = np.ones(1)
     return Station(
         stages=one,
+        formed_ahead=0.0 * one,
         checked=one,
         decodes=one,
         max_batch_size=seats * one,

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from simulators.catalog.engine import engine_of
 from simulators.composition.price import iteration
 from simulators.composition.replica import Replica
 from simulators.core.errors import Infeasible, UserError
@@ -25,7 +26,7 @@ from simulators.serving.adapters import fleet_of
 from simulators.serving.deployment import Hardware
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import ROUTE
-from simulators.serving.point import ADAPTIVE, CACHED, PEER, SSD, SWAP, ServingPoint
+from simulators.serving.point import ADAPTIVE, AUTO, CACHED, ON, PEER, SSD, SWAP, ServingPoint
 from simulators.serving.speculation import Drafter
 from simulators.workload.llm.memory import activation_bytes, weight_bytes
 from simulators.workload.llm.step import prefill_step
@@ -49,6 +50,11 @@ class Scheduler:
     reserves_output: bool = False  # admission allocates the blocks of prompt and output
     overlap_schedule: bool = False  # tokens are sent while the next batch runs
     kv_transfer: bool = False  # can decode requests of separate prefill replicas
+    watermark: float = 0.01  # share of the blocks kept free at admission
+    options: tuple[str, ...] = ()  # further rules, fields of `SchedulingConfig`
+    async_methods: tuple[str, ...] = ()  # of speculation, with asynchronous scheduling
+    lookahead_methods: tuple[str, ...] = ()  # whose drafter needs slots after the batch's tokens
+    block_drop_methods: tuple[str, ...] = ()  # that compute the last cached block again
     poll_interval: int = 0  # decode iterations between polls of the queue; 0: not configurable
     requires: Mapping[str, int] = field(default_factory=dict)  # fields of a point and their values
 
@@ -228,6 +234,8 @@ def limits_of(
     ranks = ranks_of(point, scheduler)
     groups = point.attention_dp // ranks  # ranks that share a queue
     adapters = fleet_of(point, hardware)
+    method, watermark = point.speculation.method, point.cache.watermark
+    reserve_full_isl = point.scheduling.scheduler_reserve_full_isl
     blocks = kv_blocks(
         hardware,
         memory_fraction=point.memory_fraction,
@@ -242,7 +250,7 @@ def limits_of(
     return ReplicaLimits(
         blocks=max(1, blocks // ranks),
         block_size=point.cache.block_size,
-        watermark=point.cache.watermark,
+        watermark=scheduler.watermark if watermark is None else watermark,
         max_num_seqs=point.max_batch * groups,
         max_prefill_tokens=point.scheduling.max_batch_tokens * groups,
         token_budget=point.chunk_size * groups,
@@ -261,12 +269,63 @@ def limits_of(
         acceptance=drafter.survival if drafter else (),
         draft_max_running=drafter.up_to if drafter else (),
         draft_counts_waiting=point.speculation.rule == ADAPTIVE,
+        num_lookahead_tokens=drafter.drafted
+        if drafter and method in scheduler.lookahead_methods
+        else 0,
+        drops_cached_block=method in scheduler.block_drop_methods,
+        async_scheduling=_is_async(point, ranks),
+        reserve_full_isl=_follows(
+            point.scheduler, point.runtime, reserve_full_isl, "scheduler_reserve_full_isl"
+        ),
+        long_prefill_token_threshold=point.scheduling.long_prefill_token_threshold,
         seed=point.seed,
     )
 
 
 def _caches_prefixes(point: ServingPoint) -> bool:
     return point.cache.prefix_caching or point.cache.preemption == CACHED
+
+
+def _is_async(point: ServingPoint, ranks: int) -> bool:
+    """Return whether the next batch is formed when one is launched.
+
+    Raises:
+        Infeasible: it is requested, and another option excludes it.
+    """
+    requested = point.scheduling.async_scheduling
+    is_alone = point.pp * ranks == 1 and point.pools.prefill_gpus == 0
+    options = (point.scheduler, point.runtime, requested, point.speculation.method)
+    is_async = is_alone and schedules_async(*options, point.cache.preemption)
+    if requested == ON and not is_async:
+        raise Infeasible(
+            f"{point.scheduler}_has_no_async_scheduling",
+            "or not with this method of speculation, pipeline stages, ranks, pools or swapping",
+        )
+    return is_async
+
+
+def schedules_async(
+    scheduler: str, runtime: str, requested: str, method: str, preemption: str
+) -> bool:
+    """Return whether a replica of one queue and stage forms a batch when one is launched.
+
+    With speculation only if the draft tokens stay on the GPU.
+    """
+    is_possible = method in load_scheduler(scheduler).async_methods and preemption != SWAP
+    return is_possible and _follows(scheduler, runtime, requested, "async_scheduling")
+
+
+def _follows(scheduler: str, runtime: str, requested: str, option: str) -> bool:
+    """Return whether a scheduler follows a rule: as requested, or as its release does."""
+    if requested != AUTO:
+        return requested == ON
+    return _rules(scheduler, runtime).get(option, False)
+
+
+@functools.cache
+def _rules(scheduler: str, runtime: str) -> Mapping[str, bool]:
+    """Return whether each option of a scheduler is on by default in a runtime."""
+    return engine_of(scheduler).scheduling_rules(scheduler, runtime=runtime)
 
 
 def _check_features(point: ServingPoint, scheduler: Scheduler) -> None:
@@ -279,6 +338,12 @@ def _check_features(point: ServingPoint, scheduler: Scheduler) -> None:
         raise Infeasible(
             f"{point.scheduler}_has_no_poll_interval", "the queue is polled in every iteration"
         )
+    for option, value in (
+        ("scheduler_reserve_full_isl", point.scheduling.scheduler_reserve_full_isl == ON),
+        ("long_prefill_token_threshold", point.scheduling.long_prefill_token_threshold > 0),
+    ):
+        if value and option not in scheduler.options:
+            raise Infeasible(f"{point.scheduler}_has_no_{option}")
     if _caches_prefixes(point) and not scheduler.caches_prefixes:
         raise Infeasible(f"{point.scheduler}_has_no_prefix_cache")
     if point.cache.preemption == SWAP:

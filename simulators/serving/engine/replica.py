@@ -142,8 +142,8 @@ the replica at the end of the request."""
 ) = range(29)
 MOST_DRAFTED = 16
 ACCEPTANCE = DRAFT_MAX_RUNNING + MOST_DRAFTED
-"""First of the shares of iterations that accept at least 1, 2 ... draft tokens, times CERTAIN; or of
-a cycle of numbers of accepted tokens."""
+"""First of the shares of iterations that accept at least 1, 2 ... draft tokens, times CERTAIN; or
+of a cycle of numbers of accepted tokens."""
 LIMITS = ACCEPTANCE + MOST_DRAFTED
 CERTAIN = 1 << 31
 ALL_DECODES = 1 << 40

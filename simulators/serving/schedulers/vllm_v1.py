@@ -31,6 +31,10 @@ from simulators.serving.engine.replica import (
 
 CHUNKED = CACHES_PREFIXES = KV_TRANSFER = True
 WATERMARK = 0.0
+OPTIONS = ("scheduler_reserve_full_isl", "long_prefill_token_threshold")
+BLOCK_DROP_METHODS = ("eagle", "eagle3", "mtp")
+LOOKAHEAD_METHODS = (*BLOCK_DROP_METHODS, "draft")
+ASYNC_METHODS = ("nothing", *LOOKAHEAD_METHODS)
 
 
 @kernel(SCHEDULE)

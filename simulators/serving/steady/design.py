@@ -26,7 +26,7 @@ from simulators.core.fields import columns_of
 from simulators.core.jit import Floats, Ints
 from simulators.serving.demand.requests import max_prefix_hits, token_counts
 from simulators.serving.deployment import NUMBERS, Deployment, load_frontend, load_process
-from simulators.serving.engine.limits import load_scheduler
+from simulators.serving.engine.limits import load_scheduler, schedules_async
 from simulators.serving.point import CLOSED, EVEN, MODULATED, NONE, POISSON, ServingPoint
 from simulators.serving.speculation import NO_DRAFTER, last_step_excess, mean_acceptance_length
 from simulators.serving.steady.iteration_times import Pipeline, ReplicaFamily
@@ -53,6 +53,7 @@ class Station:
     """Limits and arrivals of one replica, per row."""
 
     stages: Floats
+    formed_ahead: Floats  # batches that are formed before the one that starts next
     checked: Floats  # tokens per decode: one and its draft tokens
     decodes: Floats  # decode iterations per request; with drafts, fewer than output tokens
     max_batch_size: Floats  # maximum of running requests per batch in flight
@@ -194,6 +195,22 @@ def _servers(batch: pa.RecordBatch, lengths: Lengths) -> tuple[Floats, Floats]:
     return request_s + token_s * (lengths.prompt + lengths.found), iterations
 
 
+def _formed_ahead(batch: pa.RecordBatch) -> Floats:
+    """Return 1.0 for rows with asynchronous scheduling, and 0.0 for others."""
+    names = ("scheduler", "runtime", "scheduling.async_scheduling", "speculation.method")
+    codes, values = zip(
+        *(categories(batch, name) for name in (*names, "cache.preemption")), strict=True
+    )
+    sizes = [len(known) for known in values]
+    distinct, row = np.unique(np.ravel_multi_index(codes, sizes), return_inverse=True)
+    options = zip(*np.unravel_index(distinct, sizes), strict=True)
+    found = [
+        schedules_async(*(str(known[i]) for known, i in zip(values, chosen, strict=True)))
+        for chosen in options
+    ]
+    return np.array(found, np.float64)[row]
+
+
 GAP_SCV = {POISSON: 1.0, EVEN: 0.0}
 """Squared coefficient of variation of the gaps between arrivals."""
 
@@ -273,7 +290,9 @@ def design_of(
     free -= most_tokens * shared.per_token + column["max_batch"] * shared.per_row
     blocks = np.floor(free / (column["cache.block_size"] * shared.per_kv_token))
     verdicts.add(blocks < 1.0, "no_kv_memory")
-    usable = blocks - np.floor(column["cache.watermark"] * blocks)
+    watermark = mapped(batch, "scheduler", lambda name: load_scheduler(str(name)).watermark)
+    watermark = np.where(np.isnan(column["cache.watermark"]), watermark, column["cache.watermark"])
+    usable = blocks - np.floor(watermark * blocks)
     once = (
         column["sessions.system_prompt_tokens"] * column["cache.prefix_caching"]
     )  # held by all together
@@ -294,6 +313,7 @@ def design_of(
     return SteadyDesign(
         station=Station(
             stages=column["pp"],
+            formed_ahead=_formed_ahead(batch) * (column["pp"] == 1.0),
             checked=shared.checked,
             decodes=_decodes(lengths, shared),
             max_batch_size=np.minimum(max_batch_size, fit),

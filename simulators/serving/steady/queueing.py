@@ -346,7 +346,8 @@ def state_of(
     # With chunked prefill, every iteration decodes, so TPOT follows from the mean iteration.
     round_s = cycle_s / cycle.rounds * cycle.per_token
     later_s = np.where(station.chunked & ~at_once, round_s, later_s)
-    queue_s = np.where(saturated, np.nan, slot_wait_s + prompt_wait_s)
+    formed_s = station.formed_ahead * busy * cycle_s / cycle.rounds
+    queue_s = np.where(saturated, np.nan, slot_wait_s + prompt_wait_s + formed_s)
     return SteadyState(
         requests_per_s=actual,
         running=queue.running,

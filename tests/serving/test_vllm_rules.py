@@ -1,0 +1,98 @@
+"""The event loop follows vLLM's rules on random workloads and options, to the last bit."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulators.serving.engine import replica as at
+from simulators.serving.engine.limits import ReplicaLimits
+from tests.serving.cases import asked, pure_python, run
+from tests.serving.plain_vllm import Options, Request, simulate
+
+PRICE = (2.0**-7, 2.0**-16)
+"""Powers of two: sums of times are exact."""
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> list[Request]:
+    """Draw requests that arrive in bursts."""
+    count = draw(st.integers(1, 14))
+    gaps = st.lists(st.sampled_from([0, 1, 3, 1 << 15, 1 << 18]), min_size=count, max_size=count)
+    arrivals = np.cumsum(draw(gaps)) * 2.0**-20
+    lengths = st.tuples(st.integers(2, 300), st.integers(1, 90))
+    return [Request(float(at_s), *draw(lengths)) for at_s in arrivals]
+
+
+@st.composite
+def options(draw: st.DrawFn) -> Options:
+    """Draw options, often with too little memory; drafts need a budget for all requests."""
+    seqs, drafts = draw(st.integers(1, 8)), draw(st.sampled_from([0, 0, 1, 3]))
+    threshold = 0 if drafts else draw(st.sampled_from([0, 0, 16, 50]))
+    return Options(
+        max_num_seqs=seqs,
+        max_num_batched_tokens=seqs * (1 + drafts) + draw(st.sampled_from([1, 40, 500])),
+        block_size=draw(st.sampled_from([4, 16])),
+        blocks=draw(st.integers(102, 300)),
+        watermark=draw(st.sampled_from([0.0, 0.05])),
+        async_scheduling=draw(st.booleans()),
+        scheduler_reserve_full_isl=draw(st.booleans()),
+        long_prefill_token_threshold=threshold,
+        num_speculative_tokens=drafts,
+        num_lookahead_tokens=drafts * draw(st.integers(0, 1)),
+        accepts=tuple(draw(st.lists(st.integers(0, 3), min_size=1, max_size=5))),
+    )
+
+
+def allowed(chosen: Options) -> ReplicaLimits:
+    """Return the limits of a replica with these options."""
+    return ReplicaLimits(
+        blocks=chosen.blocks,
+        block_size=chosen.block_size,
+        watermark=chosen.watermark,
+        max_num_seqs=chosen.max_num_seqs,
+        max_prefill_tokens=chosen.max_num_batched_tokens,
+        token_budget=chosen.max_num_batched_tokens,
+        max_model_len=1 << 20,
+        async_scheduling=chosen.async_scheduling,
+        reserve_full_isl=chosen.scheduler_reserve_full_isl,
+        long_prefill_token_threshold=chosen.long_prefill_token_threshold,
+        num_draft_tokens=chosen.num_speculative_tokens,
+        num_lookahead_tokens=chosen.num_lookahead_tokens,
+        acceptance=(0.0,) * chosen.num_speculative_tokens,
+        accept_cycle=chosen.accepts,
+    )
+
+
+def compare(requests: list[Request], chosen: Options) -> None:
+    """Assert that both schedulers form the same batches at the same times."""
+    expected = simulate(requests, chosen, PRICE)
+    columns = [[getattr(r, name) for r in requests] for name in ("arrival_s", "prompt", "output")]
+    state = run(
+        asked(*map(np.array, columns)),
+        "vllm_v1",
+        prices=(*PRICE, 0.0),
+        allowed=allowed(chosen),
+        log_rows=len(expected) + 50,
+    )
+    names = ("formed_s", "end_s", "requests", "tokens", "waiting", "kv_blocks")
+    columns_of_log = [at.LOG_COLUMNS.index(name) for name in names]
+    found = state.log[: state.clock[at.LOG_ROWS], columns_of_log]
+    assert found.tolist() == [list(row) for row in expected]
+    times = state.times[:, [at.SCHEDULED, at.FIRST_TOKEN, at.COMPLETED]]
+    assert times.tolist() == [one.times for one in requests]
+    assert state.request[:, at.NUM_RECOMPUTES].tolist() == [one.preemptions for one in requests]
+
+
+@settings(max_examples=300, deadline=None)
+@given(workloads(), options())
+def test_batches_equal_a_plain_reading_of_vllm(requests: list[Request], chosen: Options) -> None:
+    compare(requests, chosen)
+
+
+@settings(max_examples=15, deadline=None)
+@given(workloads(), options())
+def test_interpreted_batches_equal_it_too(requests: list[Request], chosen: Options) -> None:
+    with pure_python():
+        compare(requests, chosen)
