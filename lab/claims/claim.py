@@ -122,9 +122,7 @@ def predict(
 ) -> Iterator[Cells]:
     """Yield the answers to measured rows; the cell `skipped` is the reason for a missing one.
 
-    Args:
-        rows: measured rows.
-        answer: function to the cells of a row (`predicted`, `measured` ...), or of several rows.
+    `answer` returns the cells of one row (`predicted`, `measured` ...) or of several.
     """
     for row in rows:
         try:

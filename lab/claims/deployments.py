@@ -47,19 +47,12 @@ Times = Mapping[str, Floats]
 
 @dataclass(frozen=True)
 class Decisions:
-    """Choices among measured rows; each sequence has one entry per row.
+    """Choices among measured rows; each sequence has one entry per row."""
 
-    Args:
-        of: the decision that the row is an alternative of.
-        designs: the design that the row is a load of.
-        worth: function from times to the value of each row.
-        kinds: labels of which the alternatives of a decision must have two; none if empty.
-    """
-
-    of: Sequence[Hashable]
-    designs: Sequence[Hashable]
-    worth: Callable[[Times], Floats]
-    kinds: Sequence[str] = ()
+    of: Sequence[Hashable]  # the decision that the row is an alternative of
+    designs: Sequence[Hashable]  # the design that the row is a load of
+    worth: Callable[[Times], Floats]  # from times to the value of each row
+    kinds: Sequence[str] = ()  # labels, of which the alternatives of a decision must have two
 
     def regrets(self, measured: Times, predicted: Times, which: Bools) -> Floats:
         """Return the regret of each decision among selected rows, in percent of the best value.
@@ -141,12 +134,7 @@ def kind_pairs(
     """Return ratios of two kinds where all else is equal, predicted and measured.
 
     Repeated rows are averaged geometrically. A ratio is that of the later name over the earlier.
-
-    Args:
-        alike: what must be equal, of each row.
-        kinds: the kind of each row.
-        ours: predicted values.
-        theirs: measured values.
+    `alike`: what must be equal, of each row.
     """
     rows = pl.DataFrame(
         {"alike": list(map(str, alike)), "kind": kinds, "ours": ours, "theirs": theirs}
@@ -301,10 +289,8 @@ def unknown_names(
 ) -> Iterator[Cells]:
     """Yield whether the catalog lacks the model or the GPU of each measured deployment.
 
-    Args:
-        reference: the folder of measured tables.
-        tables: by table, the columns that name a model and a GPU.
-        language_models: beginnings of names of MLPerf's language models; others are left out.
+    `tables`: by table, the columns that name a model and a GPU. `language_models`: beginnings of
+    names of MLPerf's language models; others are left out.
     """
     for table, names in tables.items():
         for record in read_records(reference / table, names):

@@ -84,11 +84,7 @@ def left_out(
 ) -> Iterator[tuple[float, float]]:
     """Yield the predicted and measured value of each benchmark of a device, the others measured.
 
-    Args:
-        systems: the system of each row.
-        log: log seconds or joules, a column per benchmark.
-        device: the device that is left out.
-        choice: one of `CHOICES`.
+    `log`: log seconds or joules, with a row per system and a column per benchmark.
     """
     others = [i for i, one in enumerate(systems) if one.device != device]
     count = log.shape[1]

@@ -84,13 +84,8 @@ def losses(
 
     Our rates are of a closed loop with more clients than fit into memory. The measured rates are at
     one arrival rate, at which the engine without adapters is not quite saturated, so the measured
-    loss is a lower bound. Each engine is compared with itself without adapters.
-
-    Args:
-        reference: the folder of measured tables.
-        gpu: name of the GPU in the table.
-        point: the engine.
-        settings: model and adapter ranks by the name of S-LoRA's setting.
+    loss is a lower bound. Each engine is compared with itself without adapters. `settings`: model
+    and adapter ranks by the name of S-LoRA's setting.
     """
     for name, setting in settings.items():
         file = f"synthetic/slora/synthetic_num_adapters_{gpu}_{name}_slora.jsonl"
@@ -250,12 +245,8 @@ def prompts(
 ) -> Iterator[Cells]:
     """Yield the TTFT of prompts, by engine.
 
-    Args:
-        reference: the folder of measured tables.
-        gpu: name of the GPU in the tables.
-        model: the model of the tables without a column for it.
-        tables: the table in fp16, and the table of several engines in 4 bits.
-        all_logits: engines that compute the logits of every token of a prompt.
+    `tables`: one in fp16, and one of several engines in 4 bits, without a column for the `model`.
+    `all_logits`: engines that compute the logits of every token of a prompt.
     """
     fp16 = read_records(reference / tables["fp16"], gpu=gpu)
     rows = [("TinyChat in fp16", row.model, "fp16", row, row.fp16_ttft_s) for row in fp16]
@@ -279,14 +270,8 @@ def max_throughputs(
 ) -> Iterator[Cells]:
     """Yield output tokens per second of Llama-2-70B on an A100: the largest batch that fits.
 
-    The batch is prefilled at once and decoded to its end (mit-han-lab/omniserve).
-
-    Args:
-        reference: the folder of measured tables.
-        table: published throughputs; 0 where the model does not fit.
-        prompt: tokens of a prompt.
-        output: tokens of an answer.
-        systems: dtype by the name of the system.
+    The batch is prefilled at once and decoded to its end (mit-han-lab/omniserve). `table` has 0
+    where the model does not fit. `systems`: dtype by the name of the system.
     """
     published = read_records(reference / table, model="Llama-2-70B", gpu="A100-80GB")
     measured = {row.system: float(row.max_tokens_s_0_is_oom) for row in published}
@@ -443,13 +428,9 @@ def by_batch(
     context: float,
     published: Mapping[str, Mapping[str, float]],
 ) -> Iterator[Cells]:
-    """Yield speed-ups of decodes alone, by number of drafts and batch size.
+    """Yield predicted and `published` speed-ups of decodes, by number of drafts and batch size.
 
-    Args:
-        _reference: not read.
-        point: the deployment.
-        context: tokens of context per sequence.
-        published: speed-up by number of drafts and batch size.
+    `point`: the deployment. `context`: tokens of context per sequence.
     """
     decoder = point_from(ServingPoint, point)
     plain = updated(decoder, {"speculation.num_draft_tokens": 0})

@@ -213,10 +213,8 @@ def changes(
 ) -> Iterator[Cells]:
     """Yield ratios of mean TTFT and TPOT of two runs on the requests of AISimulate.
 
-    Args:
-        reference: the folder of measured tables.
-        base: options of all runs.
-        pairs: each with the run whose requests are used, two sets of options and published means.
+    `base`: options of all runs. `pairs`: each with the run whose requests are used, two sets of
+    options and published means.
     """
     for pair in pairs:
         asked = _aisimulate_requests(reference / AISIMULATE, pair["run"])

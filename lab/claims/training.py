@@ -41,14 +41,8 @@ def efficiencies(
 
     Measured: flash attention's time on one GPU, divided by `cp`, over the time of the ranks. Both
     sides of the predicted ratio use the model's kernels, so the claim judges the balance of ranks
-    and the part of the KV transfer that attention does not hide.
-
-    Args:
-        reference: the folder of measured tables.
-        model: model whose attention was timed.
-        gpus: catalog names of the table's systems.
-        sequence: tokens of the sequence.
-        cp: context parallel ranks.
+    and the part of the KV transfer that attention does not hide. `gpus`: catalog names of the
+    table's systems.
     """
     for row in read_records(reference / RINGS, api="batch"):
         gpu = load_gpu(gpus[row.gpus])

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.interpolate import make_interp_spline
 
 from lab.fits import methods
 from lab.fits.driver import Calibration, declared
@@ -172,7 +173,9 @@ def fit_older_experts(reference: Path, _only: Sequence[str]) -> Iterator[Calibra
     held_out = []
     for i, (row, kind, name) in enumerate(zip(rows, kinds, named, strict=True)):
         known = without[row.point.model] | UNCHANGED.get(row.framework, {})
-        held_out.append(_at(error[:, [i]], known.get(name) or known[kind])[0, 0])
+        held_out.append(
+            make_interp_spline(TRIED, error[:, i, 0], k=1)(known.get(name) or known[kind])
+        )
     found = factors(np.ones(models.size, bool))
     for name, older in OLDER.items():
         same = UNCHANGED.get(older["engine"], {})
@@ -237,15 +240,8 @@ def _log_ratios(block: ResultBlock, factor: float) -> tuple[float, float]:
 def _best(error: Floats, models: np.ndarray) -> float:
     _, index, count = np.unique(models, return_inverse=True, return_counts=True)
     weight = count[index] ** -0.5
-    size = [float(weight @ np.abs(_at(error, step)).mean(axis=1)) for step in STEPS.tolist()]
-    return float(STEPS[int(np.argmin(size))])
-
-
-def _at(error: Floats, factor: float) -> Floats:
-    """Return the errors of rows under a factor, interpolated between simulated ones."""
-    high = int(np.clip(np.searchsorted(TRIED, factor), 1, len(TRIED) - 1))
-    share = (factor - TRIED[high - 1]) / (TRIED[high] - TRIED[high - 1])
-    return np.asarray(error[high - 1] + share * (error[high] - error[high - 1]), np.float64)
+    sizes = np.abs(make_interp_spline(TRIED, error, k=1)(STEPS)).mean(axis=2) @ weight
+    return float(STEPS[int(np.argmin(sizes))])
 
 
 Numbers = tuple[float, float, float]  # as the fields of a Frontend

@@ -150,12 +150,11 @@ def halves(rows: Sequence[PricedSteps], split: int) -> list[bool]:
 
     Either half has groups of each source, each kind of model and each architecture.
     """
-    kinds: dict[tuple[str, bool, str], set[tuple[str, str, str]]] = {}
-    for one in rows:
-        kind = one.step.source, one.step.is_mixture, one.step.job.gpu.architecture
-        kinds.setdefault(kind, set()).add(one.step.group)
-    first = _first_half(kinds.values(), lambda group: "|".join((*group, str(split))))
-    return [one.step.group in first for one in rows]
+    steps = [one.step for one in rows]
+    kinds = grouped(steps, lambda s: (s.source, s.is_mixture, s.job.gpu.architecture)).values()
+    groups = ({step.group for step in some} for some in kinds)
+    first = _first_half(groups, lambda group: "|".join((*group, str(split))))
+    return [step.group in first for step in steps]
 
 
 def fit_training_steps(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:

@@ -64,11 +64,6 @@ class LevelTiles(NamedTuple):
     block: tuple[int, ...]
     tile: tuple[int, ...]
 
-    @property
-    def fan_out(self) -> int:
-        """Children of an instance."""
-        return math.prod(loop.times for loop in self.spatial)
-
 
 class WalkTotals(NamedTuple):
     """Totals over all iterations outside the tile of a child."""
@@ -103,7 +98,7 @@ def extrapolated(
     shares = [Fraction(walk.active, walk.steps) for walk in walks[TENSORS[0]]]
     reached = itertools.accumulate(shares, lambda a, b: a * b, initial=Fraction(1))
     in_use = [math.floor(instances) for instances in reached]
-    fan_out = [one.fan_out for one in levels]
+    fan_out = [math.prod(loop.times for loop in one.spatial) for one in levels]
     found = {}
     for name, tensor in zip(TENSORS, layer.tensors, strict=True):
         kept = [name in one.keep for one in mapping.levels]
@@ -314,11 +309,7 @@ def _fan_out(
     The function returns the tiles that leave a level, arrive at its children, and come from
     neighbours. Its arguments are the iterations of the spatial loops at the step and the step
     before, and how far tiles have moved since; None if no tile can come from a neighbour.
-
-    Args:
-        spatial: loops over the children, slowest first.
-        strides: distance between tiles, by dimension, as one number.
-        mesh: columns and rows of linked children, if any.
+    `strides`: distance between tiles, by dimension. `mesh`: columns and rows of linked children.
     """
 
     def corners(ends: tuple[int, ...]) -> Ints:
@@ -368,15 +359,10 @@ def _accesses(
     *,
     output: bool,
 ) -> list[Accesses]:
-    """Return the accesses of an instance of each level.
+    """Return the accesses of an instance of each level, from the walks between levels.
 
-    Args:
-        walks: between each level and the next.
-        words: of the whole tensor.
-        kept: whether each level keeps the tensor.
-        fan_out: children of an instance of each level.
-        in_use: instances of each level in use, on average.
-        output: whether the tensor is the output.
+    `words`: of the whole tensor. `kept`: whether each level keeps the tensor. `fan_out`: children
+    of an instance of each level. `in_use`: instances of each level in use, on average.
     """
     sent = [float(walk.sent) for walk in walks]
     for k in range(len(walks) - 1, 0, -1):

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from lab.claims.claim import measured_tables
+from lab.claims.claim import STATISTICS, described, measured_tables
 from lab.claims.deployments import TPOT, TTFT, Decisions, choices, regrets
 from lab.tables.deployments import QWEN3_32B, QWEN3_32B_PEER, SILICON, silicon
 from lab.tables.fp32 import MODEL_TIMES
@@ -27,6 +27,7 @@ from simulators.core.folder import Folder, read_toml
 from simulators.core.jit import Floats
 
 ENTRIES = Folder("entry", "predictions/entries", package="lab")
+SHOWN = ("mean", "within_2x")
 Figures = Mapping[str, Floats]
 """Columns with an entry for each row; NaN where there is none."""
 
@@ -71,11 +72,7 @@ def main(words: list[str]) -> int:
 
 
 def scores(named: str, reference: Path) -> list[Check]:
-    """Return the scores of an entry, or of a user's file.
-
-    Args:
-        named: an entry's name, its TOML, or a CSV or Parquet file of predictions.
-        reference: the folder of measured tables.
+    """Return the scores of an entry, given by name or TOML, or of a user's CSV or Parquet file.
 
     Raises:
         UserError: the predictions name no row of any task.
@@ -175,22 +172,13 @@ def _lines(name: str, task: ScoredTask, predicted: Figures, unmatched: int) -> I
     unknown = f"; {unmatched:,} rows of the file name none" if unmatched else ""
     for figure, measured in task.measured.items():
         for kind, which in task.kinds.items():
-            rows = which & ~np.isnan(predicted[figure])
-            if rows.any():
-                note = f"answers {rows.sum():,} of {which.sum():,}{unknown}"
-                ratio = predicted[figure][rows] / measured[rows]
-                yield _error(f"{name}, {figure}, {kind}", ratio, note)
-
-
-def _error(title: str, ratio: Floats, note: str) -> Check:
-    """Return the mean error of predicted over measured, with its distribution as a note."""
-    off = 100.0 * np.abs(ratio - 1.0)
-    near = 100.0 * np.mean(np.abs(np.log2(ratio)) <= 1.0)
-    spread = (
-        f"median {np.median(off):.1f}, p90 {np.percentile(off, 90.0):.0f}, {near:.0f} % within 2x, "
-        f"bias {100.0 * float(np.mean(ratio - 1.0)):+.1f}"
-    )
-    return Check(title, float(off.mean()), "%", rows=ratio.size, note=f"{spread}; {note}")
+            pairs = pl.DataFrame({"predicted": predicted[figure], "measured": measured})
+            rows = pairs.filter(which & ~np.isnan(predicted[figure]))
+            if rows.height:
+                value, near = (rows.select(STATISTICS[n]("predicted")).item() for n in SHOWN)
+                note = f"{described(rows)}, {near:.0f} % within 2x"
+                note += f"; answers {rows.height:,} of {which.sum():,}{unknown}"
+                yield Check(f"{name}, {figure}, {kind}", value, "%", rows=rows.height, note=note)
 
 
 def deployments(reference: Path) -> ScoredTask:
