@@ -50,6 +50,7 @@ class Ray:
             check_address(self.address)
         else:  # else servers would listen on every interface of this machine
             os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+            os.environ.setdefault("RAY_health_check_period_ms", "1000")  # a killed raylet: 5 s
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_DEDUP_LOGS", "1")
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # it writes to our standard error
