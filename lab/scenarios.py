@@ -31,6 +31,7 @@ from sweeper.space.shipped_files import scenarios as scenario_files
 from sweeper.space.space_file import about, read_space
 from sweeper.space.sql import computed, condition, names_in, parsed
 from sweeper.sweep import Sweep
+from sweeper.text import digits
 from sweeper.typed import MistypedError, typed
 
 REFERENCE = "reference:"
@@ -48,11 +49,7 @@ class ScenarioCase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     min: str | None = None
 
     def row(self, name: str, results: pl.DataFrame) -> dict[str, Any]:
-        """Return the row by column.
-
-        Raises:
-            UserError: no row or more than one meets the condition.
-        """
+        """Return the row by column. Raises UserError unless exactly one meets the condition."""
         what = f"case '{name}'" if name else "the scenario"
         found = results.filter(condition(self.where, results.schema)) if self.where else results
         found = found.filter(pl.col("status") == "ok")
@@ -117,7 +114,7 @@ class Figure:
     def cells(self) -> tuple[str, str, str, str]:
         """Name with unit, value, interval and band, as text."""
         name = f"{self.name} {self.target.unit}".rstrip()
-        return name, _short(self.value), _span(self.interval), _span(self.target.band)
+        return name, digits(self.value), _span(self.interval), _span(self.target.band)
 
 
 @dataclass(frozen=True)
@@ -211,11 +208,7 @@ class Scenario(Written, frozen=True, kw_only=True):
 
 
 def read_scenario(file: Path) -> Scenario:
-    """Return the scenario of a file.
-
-    Raises:
-        UserError: the file is no valid scenario.
-    """
+    """Return the scenario of a file. Raises UserError if it is no valid scenario."""
     space = read_space(file)
     if not space.get("scenario"):
         raise UserError(f"{file} is no scenario: it has no `scenario:`")
@@ -297,7 +290,7 @@ def shipped() -> list[Scenario]:
     return sorted(map(read_scenario, scenario_files().values()), key=place)
 
 
-def in_short(outcomes: Sequence[Outcome]) -> str:
+def indigits(outcomes: Sequence[Outcome]) -> str:
     """Return how many scenarios of each set are supported and plausible."""
     said = []
     for name in dict.fromkeys(outcome.scenario.set for outcome in outcomes):
@@ -327,7 +320,7 @@ def print_outcomes(outcomes: Sequence[Outcome]) -> None:
     for o in outcomes:
         for said in o.misses:
             print_words(f"{o.scenario.id} {said}")
-    print_words(in_short(outcomes))
+    print_words(indigits(outcomes))
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -359,17 +352,8 @@ def find(names: Sequence[str]) -> list[Scenario]:
     return [read_scenario(files[n]) if n in files else by_name[n.lower()] for n in names]
 
 
-def _short(value: float) -> str:
-    """Return a figure in three digits.
-
-    >>> _short(0.54618), _short(12345.6), _short(3.0)
-    ('0.546', '12,346', '3')
-    """
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-
-
 def _span(ends: tuple[float, float] | None) -> str:
-    return f"{_short(ends[0])} to {_short(ends[1])}" if ends else "-"
+    return f"{digits(ends[0])} to {digits(ends[1])}" if ends else "-"
 
 
 if __name__ == "__main__":

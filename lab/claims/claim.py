@@ -89,11 +89,7 @@ class ClaimsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load_claims(file: Path) -> ClaimsFile:
-    """Return the contents of a claims file.
-
-    Raises:
-        UserError: an entry is not valid.
-    """
+    """Return the contents of a claims file. Raises UserError if an entry is not valid."""
     try:
         return msgspec.convert(read_toml(file), ClaimsFile)
     except msgspec.ValidationError as error:
@@ -103,8 +99,7 @@ def load_claims(file: Path) -> ClaimsFile:
 def load_function(file: Path, named: str) -> Callable[..., Any]:
     """Return a function "module:function" of a module beside a claims file.
 
-    Raises:
-        UserError: there is no such module or function.
+    Raises UserError if there is no such module or function.
     """
     name, _, function = named.partition(":")
     code = file.with_name(f"{name}.py")
@@ -221,15 +216,10 @@ def run(
 ) -> Iterator[Check]:
     """Yield the lines of a group of claims as they are computed.
 
-    Args:
-        group: the name of a claims file, such as "kernels".
-        reference: the folder of measured tables; if None, $SWEEPER_REFERENCE.
-        rows: `test` for rows that no fit has seen, `all` for every row.
-        details: whether to yield the lines of single GPUs, models and submissions, too.
-
-    Raises:
-        UnknownNameError: there is no such group.
-        UserError: there is no folder of measured tables.
+    `group` names a claims file, such as "kernels". `reference`: the folder of measured tables; if
+    None, $SWEEPER_REFERENCE. `rows`: `test` for rows that no fit has seen, `all` for every row.
+    `details`: also yield the lines of single GPUs, models and submissions. Raises UserError if the
+    group or the folder does not exist.
     """
     file, tables = FOLDER.find(group), measured_tables(reference)
     content = load_claims(file)
@@ -240,11 +230,7 @@ def run(
 
 
 def measured_tables(reference: Path | None) -> Path:
-    """Return the folder of measured tables: the one given, else $SWEEPER_REFERENCE.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Return the folder given, else $SWEEPER_REFERENCE. Raises UserError if there is none."""
     folder = reference or reference_folder()
     if folder is None or not folder.is_dir():
         raise UserError(

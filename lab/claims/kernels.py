@@ -362,13 +362,9 @@ def _experts_left_out(
         yield by_entry(aside, entry, split="octave left out", **cells)
 
 
-def _architecture(gpu: str, _framework: str) -> str:
-    return gpu if gpu == SHEET else load_gpu(gpu).architecture
-
-
 LEFT_OUT: Mapping[str, Callable[[str, str], Hashable]] = {
     "GPU": lambda gpu, _: gpu,
-    "architecture": _architecture,
+    "architecture": lambda gpu, _: gpu if gpu == SHEET else load_gpu(gpu).architecture,
     "framework on a GPU": lambda gpu, framework: (gpu, framework),
 }
 """What is left out together: functions from GPU and framework to a group."""

@@ -27,14 +27,12 @@ from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from lab.tables.rows import Bools
 from simulators.catalog.accelerator import TENSORS, Accelerator
 from simulators.core.jit import Ints
 from simulators.dataflow.mapping import LoopNest
 from simulators.workload.loop_nest import Layer, Tensor
-
-Bools = NDArray[np.bool_]
 
 
 class Accesses(NamedTuple):

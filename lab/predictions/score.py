@@ -74,8 +74,7 @@ def main(words: list[str]) -> int:
 def scores(named: str, reference: Path) -> list[Check]:
     """Return the scores of an entry, given by name or TOML, or of a user's CSV or Parquet file.
 
-    Raises:
-        UserError: the predictions name no row of any task.
+    Raises UserError if the predictions name no row of any task.
     """
     tables = _predictions(named, reference)
     lines, seen = [], []
@@ -97,8 +96,7 @@ def scores(named: str, reference: Path) -> list[Check]:
 def _predictions(named: str, reference: Path) -> list[pl.DataFrame]:
     """Return tables of predictions, with the column names of tasks.
 
-    Raises:
-        UserError: an entry is malformed, or none of its tables is in the reference folder.
+    Raises UserError if an entry is malformed, or none of its tables is in the reference folder.
     """
     if named.endswith((".csv", ".parquet")):
         return [read_frame(Path(named))]
@@ -130,8 +128,7 @@ def _words(keys: Sequence[str]) -> list[pl.Expr]:
 def _aligned(task: ScoredTask, tables: Sequence[pl.DataFrame]) -> tuple[dict[str, Floats], int]:
     """Return the predictions of a task's rows, NaN where there is none, and unmatched rows.
 
-    Raises:
-        UserError: a row is predicted twice, or by no number above zero.
+    Raises UserError if a row is predicted twice, or by no number above zero.
     """
     keys = task.keys.columns
     places = task.keys.select(_words(keys)).with_row_index("place")

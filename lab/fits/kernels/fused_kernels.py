@@ -13,8 +13,8 @@ were timed only inside an engine have pointwise chains of layers, without trees.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -48,18 +48,12 @@ from simulators.evidence.transfer import LIBRARY_ALONE, instructions, library_of
 from simulators.kernels import corrections
 from simulators.kernels.families import attention, auxiliary_kernels, experts
 from simulators.kernels.families.family import Entry
-from simulators.kernels.families.latent_attention import MOST_SPLITS, SPLITS
+from simulators.kernels.families.latent_attention import SPLITS
 from simulators.kernels.families.streaming import chain_seconds
 from simulators.workload.operators import Attention
 
 CONFIG = read_toml(Path(__file__).with_suffix(".toml"))
 KERNELS = (*tables.TABLES, "mixed")
-FORMS = {
-    "prefill": ("prefill", "prefill_together"),
-    "mla_prefill": ("mla_prefill", "mla_prefill_together"),
-    "mixed": ("prefill",),
-    "experts": ("experts", "experts_two_tiles"),
-}
 FORM_ROWS, TREE_ROWS = 3000, 8000
 """Rows that a fit looks at, evenly spaced; more do not lower errors."""
 
@@ -186,7 +180,7 @@ def _fit_form(rows: Rows, gpu: Gpu) -> dict[str, float]:
 
 
 def _forms(rows: Rows, gpu: Gpu) -> Sequence[str]:
-    first, *others = FORMS[rows.kernel]
+    first, *others = CONFIG["forms"][rows.kernel]
     if rows.kernel == "mla_prefill" and multiplies_by_warps(gpu):
         library = library_of(rows.framework, rows.kernel, gpu.architecture)
         first = "triton_prompt" if library == LIBRARY_ALONE else "warp_prompt"
@@ -232,12 +226,6 @@ LATENT_DECODE, TIMED_BY = "mla_decode", "vllm"
 FIXED_SPLITS = 4.0
 """vLLM's key splits; SGLang's kernel differs in them alone."""
 
-DEALT: dict[str, dict[str, float]] = {
-    "triton": {SPLITS: 0.0},
-    "triton_8": {SPLITS: 0.0, MOST_SPLITS: 8.0},
-}
-"""SGLang's key splits, by the name of a library: current releases, and those of 2025."""
-
 HIDDEN, HICCUP = 2.0, 0.8
 """Multiples of the shortest call's time, and of a larger step's, that bound what is fitted."""
 
@@ -253,7 +241,7 @@ def fit_triton(reference: Path, gpu: str) -> Iterator[FittedEntry]:
             if part.framework == TIMED_BY and is_host_timed(part):
                 fitted = _fit_triton("triton_latent", beyond_host(part), {SPLITS: FIXED_SPLITS})
                 yield fitted
-                for library, dealt in DEALT.items():
+                for library, dealt in CONFIG["dealt"].items():
                     entry = replace(fitted.entry, numbers={**fitted.entry.numbers, **dealt})
                     yield replace(fitted, name=fitted.name.replace(TIMED_BY, library), entry=entry)
     file = reference / tables.tables_of("prefill")[0]
@@ -389,20 +377,9 @@ PROJECTIONS, SETTLED = 40, 1e-3
 """Most projections, and the largest change of a node at which they end."""
 
 
-@dataclass(frozen=True)
-class Scales:
-    """Sizes of residuals, and length scales in octaves."""
-
-    size: float
-    length: float
-    bytes_size: float  # of what follows bytes
-    bytes_length: float
-    along: float  # among steps of equal bytes
-    noise: float
-
-
-SHARED = Scales(size=0.3, length=4.0, bytes_size=0.15, bytes_length=2.0, along=6.0, noise=0.12)
-OWN = Scales(size=0.15, length=4.0, bytes_size=0.08, bytes_length=2.0, along=6.0, noise=0.03)
+Scales = Mapping[str, float]
+SHARED: Scales = CONFIG["residuals"]["shared"]
+OWN: Scales = CONFIG["residuals"]["own"]
 
 
 def places(steps: Attention) -> Floats:
@@ -486,16 +463,16 @@ def smoothed(known_at: Floats, values: Floats, wanted: Floats, scales: Scales) -
     by_place = np.split(values[np.argsort(which, kind="stable")], np.cumsum(count)[:-1])
     middle = np.array([np.median(some) for some in by_place])
     # Rows of one place share part of their noise: more of them say little more.
-    noise = scales.noise**2 * (0.3 + 0.7 / count)
+    noise = scales["noise"] ** 2 * (0.3 + 0.7 / count)
     weights = np.linalg.solve(_covariance(known, known, scales) + np.diag(noise), middle)
     return np.asarray(_covariance(wanted, known, scales) @ weights, np.float64)
 
 
 def _covariance(one: Floats, other: Floats, scales: Scales) -> Floats:
     x, y = (one[:, None, side] - other[None, :, side] for side in (0, 1))
-    near = matern(x / scales.length) * matern(y / scales.length)
-    alike = matern((x + y) / scales.bytes_length) * matern(0.5 * (x - y) / scales.along)
-    return scales.size**2 * near + scales.bytes_size**2 * alike
+    near = matern(x / scales["length"]) * matern(y / scales["length"])
+    alike = matern((x + y) / scales["bytes_length"]) * matern(0.5 * (x - y) / scales["along"])
+    return scales["size"] ** 2 * near + scales["bytes_size"] ** 2 * alike
 
 
 def nearest_rising(grid: Floats, weights: Floats) -> Floats:
