@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import polars as pl
 
 from lab.tables.records import four_bit_experts, is_gpu, is_model, known_rows, model_name
 from lab.tables.rows import Record, read_records
@@ -24,7 +26,7 @@ from simulators.serving.measured_deployments import INFERENCEX, Client, Deployed
 from simulators.workload.llm.parallelism import Parallelism
 
 FACTS = Record(read_toml(Path(__file__).with_suffix(".toml")))
-RECIPES = Path(__file__).with_name("launch_recipes.toml")
+RECIPES = read_toml(Path(__file__).with_name("launch_recipes.toml"))
 SILICON, PEER, QWEN3_32B, QWEN3_32B_PEER, ANNOTATIONS, SWEEPS = (
     FACTS.tables[name]
     for name in ("silicon", "peer", "qwen3_32b", "qwen3_32b_peer", "annotations", "sweeps")
@@ -33,8 +35,6 @@ NVIDIA, NVIDIA_TRTLLM = (
     Client(**(FACTS.clients[name] | {"inferred": tuple(FACTS.clients[name]["inferred"])}))
     for name in ("nvidia", "nvidia_trtllm")
 )
-MANY_CLIENTS = 16  # from these on SGLang's scripts look for new requests less often
-STEP = 64  # scripts of TensorRT-LLM round tokens up to multiples of it
 
 
 class RecipeLoad(NamedTuple):
@@ -47,62 +47,30 @@ class RecipeLoad(NamedTuple):
     attention_dp: bool
 
 
-def _one_prompt(load: RecipeLoad) -> int:
-    """Return `(CONC + ISL + 64 + 63) / 64 * 64`: one prompt beside all other decodes."""
-    return (load.clients + load.prompt + STEP + STEP - 1) // STEP * STEP
-
-
-def _llama_waits(load: RecipeLoad) -> int:
-    return 20 if load.prompt == load.output == 1024 and load.tp < 8 else 0
-
-
-def _for_ranks(load: RecipeLoad) -> int:
-    return 60 if load.attention_dp else 0
-
-
-def _deepseek_waits(load: RecipeLoad) -> int:
-    is_busy = load.prompt == load.output == 1024 and load.clients >= 64
-    return 40 if is_busy and not load.attention_dp else _for_ranks(load)
-
-
-RULES: Mapping[str, Callable[[RecipeLoad], int]] = {
-    "two_prompts": lambda load: 2 * load.prompt,
-    "one_prompt": _one_prompt,
-    "at_least_8k": lambda load: max(8192, _one_prompt(load)),
-    "deepseek": lambda load: 8192 if load.tp == 4 else 32768,
-    "llama_waits": _llama_waits,
-    "ranks_wait": _for_ranks,
-    "deepseek_waits": _deepseek_waits,
-}
-"""Rules for a budget or a poll interval, by the name in `launch_recipes.toml`."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Launch options of one script, as `launch_recipes.toml` explains them."""
+    """Launch options of one script; `launch_recipes.toml` explains expressions of a load."""
 
     script: str
     since: str = ""
-    budget: int | str = 8192
-    poll_interval: tuple[int, int] | str = (0, 0)
+    budget: str = "8192"
+    poll_interval: str = "0"
     memory_fraction: float = 0.0  # 0: not set
     kv_dtype: str = ""
 
     def launch(self, load: RecipeLoad) -> EngineLaunch:
         """Return the options for a load."""
-        budget, wait = self.budget, self.poll_interval
-        return EngineLaunch(
-            RULES[budget](load) if isinstance(budget, str) else budget,
-            RULES[wait](load) if isinstance(wait, str) else wait[load.clients >= MANY_CLIENTS],
-            self.memory_fraction,
-        )
+        options = (RECIPES["rules"].get(text, text) for text in (self.budget, self.poll_interval))
+        row = pl.DataFrame([load._asdict()])
+        budget, interval = (row.select(pl.sql_expr(text)).item() for text in options)
+        return EngineLaunch(budget, interval, self.memory_fraction)
 
 
 def recipe_of(
     framework: str, model: str, gpu: str, precision: str, date: str | None
 ) -> Recipe | None:
     """Return the script that started a row's engine, the oldest known without a date."""
-    models = read_toml(RECIPES).get(framework, {})
+    models = RECIPES["engines"].get(framework, {})
     known = [Recipe(**one) for one in models.get(model, {}).get(gpu, {}).get(precision, ())]
     found = [recipe for recipe in known if recipe.since <= (date or "")]
     return found[-1] if found else (known[0] if known else None)
