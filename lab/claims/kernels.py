@@ -311,9 +311,9 @@ def _batches(rows: Rows) -> str | np.ndarray:
 
 def expert_layers(reference: Path) -> Iterator[pl.DataFrame]:
     """Yield layers of experts of other tables: held-out rows where a fit used the table."""
-    for gpu in dict.fromkeys((*tables.LAYERS.frontier_gpus, *tables.LAYERS.serving_gpus)):
+    for gpu in dict.fromkeys(gpu for source in tables.LAYERS.values() for gpu in source["gpus"]):
         parts = tables.read_layers(reference, gpu)
-        for rows in held_out(parts) if gpu in tables.LAYERS.frontier_gpus else parts:
+        for rows in held_out(parts) if gpu in tables.LAYERS["frontier"]["gpus"] else parts:
             yield by_entry(rows, entry_for(rows), batch="layers of experts")
 
 

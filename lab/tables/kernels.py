@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -31,6 +32,8 @@ from lab.tables.rows import (
     Rows,
     Sizes,
     by_labels,
+    chosen_rows,
+    computed,
     first,
     group_of,
     is_host_timed,
@@ -39,7 +42,6 @@ from lab.tables.rows import (
     numbers,
     read_table,
     tidy,
-    words,
 )
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import LanguageModel, load_model
@@ -251,43 +253,23 @@ def _benchmark_routing(rows: Rows, experts: Floats, top_k: Floats) -> tuple[Floa
 
 def read_layers(reference: Path, gpu: str) -> list[Rows]:
     """Return the layers of experts of one GPU in Frontier's and LLMServingSim's profiles."""
-    found = joined(
-        (
-            _frontier(table, gpu)
-            for name in LAYERS.frontier_gpus.get(gpu, ())
-            for table in existing(reference / LAYERS.frontier, gpu=name)
-        ),
-        lambda rows: rows.name,
-    )
-    if gpu in LAYERS.serving_gpus:
-        tables = existing(reference / LAYERS.serving, gpu=LAYERS.serving_gpus[gpu])
-        found += [_serving(table, gpu) for table in tables]
-    return found
+    found = [
+        _expert_layers(table, gpu, source)
+        for source in map(Record, LAYERS.values())
+        for name in source.gpus.get(gpu, ())
+        for table in existing(reference / source.file, gpu=name)
+    ]
+    return joined(found, lambda rows: rows.name)
 
 
-def _frontier(table: pa.Table, gpu: str) -> Rows:
-    sizes = dict(zip(EXPERTS, numbers(table, LAYERS.frontier_sizes).values(), strict=True))
-    time_ms, routed, here, used = numbers(table, LAYERS.frontier_columns).values()
-    keep = time_ms > 0.0
-    sizes |= {"routed": routed, "activated": used * here}
-    if np.isfinite(routed).any():
-        keep &= (routed > 0.0) & (words(table, "load_distribution") == "uniform")
-    else:
-        probability, tokens = sizes["topk"] / sizes["num_experts"], sizes["num_tokens"]
-        sizes["routed"] = np.maximum(tokens * probability * here, 1.0)
-        sizes["activated"] = np.maximum(here * (1.0 - (1.0 - probability) ** tokens), 1.0)
-    kept = {name: column[keep] for name, column in sizes.items()}
-    labels = {"gpu": gpu, "framework": "frontier", "variant": "uniform"}
-    return timed(kept, time_ms[keep] * 1e-3, "experts", "bf16", **labels)
-
-
-def _serving(table: pa.Table, gpu: str) -> Rows:
-    tokens, activated, time_us = numbers(table, ("tokens", "activated_experts", "time_us")).values()
-    constants = LAYERS.serving_model | {"moe_tp_size": 1.0, "moe_ep_size": 1.0}
-    sizes = {"num_tokens": tokens, **{n: np.full(tokens.shape, v) for n, v in constants.items()}}
-    sizes |= {"routed": tokens * constants["topk"], "activated": activated}
-    labels = {"gpu": gpu, "framework": "vllm", "variant": "activated"}
-    return timed(sizes, time_us * 1e-6, "experts", "bf16", **labels)
+def _expert_layers(table: pa.Table, gpu: str, source: Record) -> Rows:
+    """Return a profile's rows; experts of unknown routing are activated by independent draws."""
+    sizes = computed(chosen_rows(table, source.where), source.sizes)
+    seconds, here = sizes.pop("seconds"), sizes.pop("experts")
+    probability, stated = sizes["topk"] / sizes["num_experts"], sizes["activated"]
+    drawn = np.maximum(here * (1.0 - (1.0 - probability) ** sizes["num_tokens"]), 1.0)
+    sizes["activated"] = np.where(np.isnan(stated), drawn, stated)
+    return timed(sizes, seconds, "experts", "bf16", gpu=gpu, **source.labels)
 
 
 def read_chunks(reference: Path, gpu: str, kernel: str) -> list[Rows]:
@@ -296,11 +278,10 @@ def read_chunks(reference: Path, gpu: str, kernel: str) -> list[Rows]:
     A library with a mixed kernel also runs chunks by it, so chunks are among its mixed rows.
     """
     found: list[Rows] = []
-    if gpu in SERIES.mixed_gpus and kernel in ("mixed", "prefill", "decode"):
-        wanted = {"gpu": SERIES.mixed_gpus[gpu], "model": list(SERIES.heads)}
-        tables = existing(reference / SERIES.mixed, **wanted)
-        found += [_mixed(table, gpu, kernel) for table in tables]
-    if gpu in SERIES.chunk_gpus and kernel in ("prefill", "decode"):
+    if gpu in SERIES.mixed_gpus and kernel in SERIES.batches:
+        tables = existing(reference / SERIES.mixed, gpu=SERIES.mixed_gpus[gpu])
+        found += [_batches(table, gpu, kernel, SERIES.batches, "vllm") for table in tables]
+    if gpu in SERIES.chunk_gpus and kernel in SERIES.series:
         series = list(_chunks(reference / SERIES.chunks, gpu, kernel))
         if gpu in SERIES.point_gpus and kernel == "decode":
             points = existing(reference / SERIES.points, ("backend",))
@@ -309,50 +290,31 @@ def read_chunks(reference: Path, gpu: str, kernel: str) -> list[Rows]:
     return found
 
 
-def _mixed(table: pa.Table, gpu: str, kernel: str) -> Rows:
-    new, past, decodes, keys, tp, time_us = numbers(table, SERIES.mixed_columns).values()
-    heads = np.array([SERIES.heads[model] for model in table["model"].to_pylist()], np.float64)
-    query_heads, kv_heads = heads.reshape(-1, 2).T / tp
-    sizes = _sizes(np.where(new > 0, 1.0, 0.0), new, past, query_heads, kv_heads)
-    if kernel == "decode":
-        sizes |= {"batch_size": decodes, "isl": np.ones(new.shape), "step": keys - 1.0}
-    if kernel == "mixed":
-        sizes |= {"decodes": decodes, "decode_keys": keys}
-    wanted = {"mixed": new > 0, "prefill": (new > 0) & (decodes == 0), "decode": new == 0}
-    rows = timed(sizes, time_us * 1e-6, kernel, "bf16_bf16", gpu=gpu, framework="vllm")
-    return rows.where(wanted[kernel])
-
-
 def _chunks(path: Path, gpu: str, kernel: str) -> Iterator[Rows]:
-    column, is_prefill = f"attn_{kernel}_ms", kernel == "prefill"
+    is_prefill = kernel == "prefill"
     wanted = {"gpu": SERIES.chunk_gpus[gpu], "is_prefill": is_prefill, "is_mixed_batch": False}
-    for table in existing(path, (column,), **wanted):
-        models = words(table, "model").tolist()
-        known = [model.startswith(tuple(SERIES.models)) for model in models]
-        timed_rows = table.filter(pa.array(known, pa.bool_())).filter(pc.field(column) > 0.0)
-        for _, rows in by_labels(timed_rows, "gpu", "model", "measurement", "tp"):
+    for table in existing(path, **wanted):
+        known = chosen_rows(table, SERIES.known)
+        for _, rows in by_labels(known, "gpu", "model", "measurement", "tp"):
             series = _series(rows, gpu, kernel)
             if len(series) >= SERIES.least_rows and _is_plausible(series):
                 yield series
 
 
 def _series(table: pa.Table, gpu: str, kernel: str) -> Rows:
-    names = ("batch_size", "kv_cache_size", "tp", "n_q_head", "n_kv_head", f"attn_{kernel}_ms")
-    requests, past, tp, heads, kv_heads, time_ms = numbers(table, names).values()
-    chunk = np.ones(requests.shape)
-    if kernel == "prefill":
-        chunk = numbers(table, ["prefill_chunk_size"])["prefill_chunk_size"]
-    sizes = _sizes(requests, chunk, past, heads / tp, np.maximum(kv_heads / tp, 1.0))
     framework = SERIES.frameworks[first(table, "backend")]
-    return timed(sizes, time_ms * 1e-3, kernel, "bf16_bf16", gpu=gpu, framework=framework)
+    return _batches(table, gpu, kernel, SERIES.series, framework)
 
 
-def _sizes(
-    requests: Floats, new: Floats, past: Floats, heads: Floats, kv_heads: Floats
-) -> dict[str, Floats]:
-    head_dim, window = np.full(new.shape, SERIES.head_dim), np.zeros(new.shape)
-    columns = (requests, new, past, heads, kv_heads, head_dim, window)
-    return dict(zip(ATTENTION, columns, strict=True))
+def _batches(
+    table: pa.Table, gpu: str, kernel: str, source: Mapping[str, Any], framework: str
+) -> Rows:
+    own = source[kernel]
+    columns = own["sizes"] | source["heads"]
+    sizes = computed(chosen_rows(table, own["where"]), columns)
+    seconds = sizes.pop("seconds")
+    ordered = {name: sizes[name] for name in SERIES.order if name in sizes}
+    return timed(ordered, seconds, kernel, "bf16_bf16", gpu=gpu, framework=framework)
 
 
 def _is_plausible(rows: Rows) -> bool:
@@ -464,7 +426,8 @@ def read_layer_products(reference: Path, gpu: str) -> list[Rows]:
         np.stack([m, np.full_like(m, matrix[0]), np.full_like(m, matrix[1]), time_us * 1e-6])
         for file in (ENGINE.layers, ENGINE.heads)
         for layer, model, tp, rows in by_layer(reference / file, gpu)
-        if (matrix := matrix_of(layer, model, tp)) is not None
+        if layer in ENGINE.matrices
+        for matrix in [layer_sizes(ENGINE.matrices[layer], model, tp)]
         for m, time_us in [numbers(rows, (ROW_COLUMNS[file], "time_us")).values()]
     ]
     if not columns:
@@ -478,22 +441,15 @@ def read_layer_products(reference: Path, gpu: str) -> list[Rows]:
     return [products(m, n, k, ones, seconds, bucket=bucket, **labels)]
 
 
-def matrix_of(layer: str, model: LanguageModel, tp: int) -> tuple[float, float] | None:
-    """Return columns and inner length of a layer's product on one of `tp` GPUs; None without one.
+def layer_sizes(expressions: Sequence[str], model: LanguageModel, tp: int) -> list[float]:
+    """Return sizes of a layer on one of `tp` GPUs, each an expression of the model's fields.
 
-    >>> matrix_of("down_proj", load_model("llama3_1_8b"), 2)
-    (4096.0, 7168.0)
+    >>> layer_sizes(ENGINE.matrices["down_proj"], load_model("llama3_1_8b"), 2)
+    [4096.0, 7168.0]
     """
-    width = model.heads * model.head_dim / tp
-    keys = 2.0 * model.kv_heads * model.head_dim / tp
-    hidden = float(model.hidden)
-    return {
-        "qkv_proj": (width + keys, hidden),
-        "o_proj": (hidden, width),
-        "gate_up_proj": (2.0 * model.ffn / tp, hidden),
-        "down_proj": (hidden, model.ffn / tp),
-        "lm_head": (model.vocab / tp, hidden),
-    }.get(layer)
+    fields = {name: getattr(model, name) for name in ENGINE.fields}
+    row = pl.DataFrame([fields | {"tp": tp}])
+    return [float(row.select(pl.sql_expr(text)).item()) for text in expressions]
 
 
 def read_chain_rows(reference: Path, gpu: str) -> list[Rows]:
@@ -502,11 +458,7 @@ def read_chain_rows(reference: Path, gpu: str) -> list[Rows]:
     for layer, model, tp, rows in by_layer(reference / ENGINE.layers, gpu):
         if layer in ENGINE.chains:
             tokens, time_us = numbers(rows, ("tokens", "time_us")).values()
-            width = {
-                "layernorm": float(model.hidden),
-                "act_fn": model.ffn / tp,
-                "rotary_emb": (model.heads + model.kv_heads) * model.head_dim / tp,
-            }[layer]
+            [width] = layer_sizes(ENGINE.chains[layer][3:], model, tp)
             elements = tokens * width
             labels = {"gpu": gpu, "kernel": chain_of(ENGINE.chains[layer][0]), **LAYER_LABELS}
             operator = functools.partial(_chain, layer)
@@ -516,7 +468,7 @@ def read_chain_rows(reference: Path, gpu: str) -> list[Rows]:
 
 
 def _chain(layer: str, sizes: Sizes) -> operators.Elementwise:
-    name, reads, writes = ENGINE.chains[layer]
+    name, reads, writes, _ = ENGINE.chains[layer]
     elements = np.asarray(sizes["elements"])
     numbers_of = {"elements": elements, "reads": reads, "writes": writes}
     return operators.Elementwise(name=name, dtype="bf16", **numbers_of)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
+import polars.selectors as cs
 import pyarrow as pa
 from numpy.typing import NDArray
 
@@ -257,6 +258,26 @@ def numbers(table: pa.Table, names: Iterable[str]) -> dict[str, Floats]:
     names = tuple(names)
     check_columns(table, names, MEASURED_TABLE)
     return {name: column_numbers(table, name, MEASURED_TABLE) for name in names}
+
+
+def chosen_rows(table: pa.Table, where: str) -> pa.Table:
+    """Return the rows that a condition in SQL holds for.
+
+    >>> chosen_rows(pa.table({"us": [1.0, 3.0]}), "us > 2")["us"].to_pylist()
+    [3.0]
+    """
+    return pl.DataFrame(pl.from_arrow(table)).filter(pl.sql_expr(where)).to_arrow()
+
+
+def computed(table: pa.Table, columns: Mapping[str, str]) -> dict[str, Floats]:
+    """Return columns of floats by name, each a SQL expression of a table's columns.
+
+    >>> computed(pa.table({"us": [1, 3]}), {"seconds": "us / 1000000"})
+    {'seconds': array([1.e-06, 3.e-06])}
+    """
+    frame = pl.DataFrame(pl.from_arrow(table)).with_columns(cs.numeric().cast(pl.Float64))
+    found = {name: pl.sql_expr(text).cast(pl.Float64) for name, text in columns.items()}
+    return {one.name: one.fill_null(np.nan).to_numpy() for one in frame.select(**found)}
 
 
 def metered(table: pa.Table) -> dict[str, Floats]:

@@ -105,11 +105,12 @@ def by_library(rows: Rows) -> Rows:
 
 
 def _tables(gpu: str, kernels: set[str]) -> list[str]:
+    frontier = tables.LAYERS["frontier"]
     others = (
         (tables.SERIES.mixed, tables.SERIES.mixed_gpus),
         (tables.SERIES.chunks, tables.SERIES.chunk_gpus),
         (tables.SERIES.points, tables.SERIES.point_gpus),
-        (tables.LAYERS.frontier, tables.LAYERS.frontier_gpus),
+        (frontier["file"], frontier["gpus"]),
     )
     found = [table for k in tables.TABLES if k in kernels for table in tables.tables_of(k)]
     return found + [table for table, gpus in others if gpu in gpus]
