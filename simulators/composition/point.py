@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from simulators.catalog.cluster import AUTO
 from simulators.composition.replica import DEFAULT_RUNTIME, EFFECTS, FRAMEWORKS, NOTHING
@@ -15,6 +16,8 @@ GRAPH_PHASES = (TRAINING, "inference")
 PHASES = ("prefill", "decode", *GRAPH_PHASES)
 PER_ROW = ("phase", "batch", "context", "size", "dp")
 """Fields that differ among rows of one replica."""
+_COUNT: dict[str, Any] = {"at_least": 1, "at_most": 1 << 20}
+_scale = partial(choice, default=1.0, at_least=1 / 64, at_most=64)
 
 
 @dataclass(frozen=True)
@@ -24,23 +27,30 @@ class CompositionPoint:
     model: str = asked("the model, or the path of a config.json", names="model")
     gpu: str = choice("the GPU, or the path of a user's data sheet", names="gpu")
     cluster: str = choice("the machine; auto: the one the GPU is sold in", default=AUTO)
-    tp: int = choice("tensor-parallel size: GPUs that split every layer", default=1)
-    pp: int = choice("pipeline-parallel size: stages of consecutive layers", default=1)
+    tp: int = choice("tensor-parallel size: GPUs that split every layer", default=1, **_COUNT)
+    pp: int = choice("pipeline-parallel size: stages of consecutive layers", default=1, **_COUNT)
     phase: str = asked(
         "prefill of whole prompts, decode of one token per request, training, or inference of a "
         "graph model",
         default="decode",
         known=PHASES,
     )
-    batch: int = choice("requests in the batch", default=1, at_least=1)
-    context: int = asked("tokens per prompt, or context of each decode", default=1024, at_least=1)
+    batch: int = choice("requests in the batch", default=1, **_COUNT)
+    context: int = asked(
+        "tokens per prompt, or context of each decode",
+        unit="tokens",
+        default=1024,
+        at_least=1,
+        at_most=1 << 31,
+    )
     size: int = asked(
         "input size of a graph model: pixels per side, tokens, or rows looked up; 0: the model's",
         default=0,
         at_least=0,
+        at_most=1 << 31,
     )
     dp: int = choice(
-        "data-parallel size in training: replicas that reduce gradients", default=1, at_least=1
+        "data-parallel size in training: replicas that reduce gradients", default=1, **_COUNT
     )
     dtype: str = choice(
         "precision of the weights and their products", default="fp16", reads=precision
@@ -70,12 +80,10 @@ class CompositionPoint:
         "an accelerator that computes in place of the GPU, with its memory and links; or nothing",
         default=NOTHING,
     )
-    sm_scale: float = choice("SMs of a what-if device, relative", default=1.0, above=0)
-    clock_scale: float = choice("clock of a what-if device, relative", default=1.0, above=0)
-    bandwidth_scale: float = choice(
-        "memory bandwidth of a what-if device, relative", default=1.0, above=0
-    )
-    l2_scale: float = choice("L2 size of a what-if device, relative", default=1.0, above=0)
+    sm_scale: float = _scale("SMs of a what-if device, relative")
+    clock_scale: float = _scale("clock of a what-if device, relative")
+    bandwidth_scale: float = _scale("memory bandwidth of a what-if device, relative")
+    l2_scale: float = _scale("L2 size of a what-if device, relative")
 
 
 _time = partial(metric, unit="s", page="composition.md#latency-and-its-parts")

@@ -156,11 +156,18 @@ def memory_of(
     }
 
 
-def why_not(replica: Replica, memory: Columns) -> list[str]:
-    """Return for each row the reason its batch exceeds the GPU's memory, or an empty string."""
+def why_not(replica: Replica, memory: Columns, context: NDArray[Any]) -> NDArray[Any]:
+    """Return for each row the reason that its batch cannot exist, or an empty string.
+
+    The context is above the model's, or the batch exceeds the GPU's memory.
+    """
     needed = memory["weight_bytes"] + memory["kv_bytes"] + memory["activation_bytes"]
-    has = replica.gpu.hbm_bytes
-    return [f"batch_exceeds_hbm: {_needs(float(n), has)}" if n > has else "" for n in needed]
+    has, longest = replica.gpu.hbm_bytes, replica.model.max_context
+    reasons = np.full(needed.shape, "", object)
+    for row in np.flatnonzero(needed > has):
+        reasons[row] = f"batch_exceeds_hbm: {_needs(float(needed[row]), has)}"
+    reasons[context > longest] = f"context_exceeds_model: {replica.model.name} has {longest:,}"
+    return reasons
 
 
 def _needs(needed: float, has: float) -> str:
@@ -265,7 +272,7 @@ class Composition:
             except Infeasible as verdict:
                 reasons[where] = str(verdict)
                 continue
-            reasons[where] = why_not(replica, found)
+            reasons[where] = why_not(replica, found, numbers(batch, "context")[where])
             stages = pipeline_iterations(replica, step)
             for name, column in (found | pass_metrics(replica, step, stages)).items():
                 out[name][where] = column
@@ -310,7 +317,8 @@ class Composition:
             return graphs.explained_pass(job, graphs.price_pass(job))
         [(where, group)] = alike(batch, SHARED)
         replica, step = replica_of(group), step_of(batch, where)
-        if reason := why_not(replica, memory_of(replica, step, batch, where))[0]:
+        memory, context = memory_of(replica, step, batch, where), numbers(batch, "context")
+        if reason := why_not(replica, memory, context)[0]:
             name, _, words = reason.partition(": ")
             raise Infeasible(name, words)
         host_s = float(prompt_s(replica, step)[0])
@@ -362,7 +370,11 @@ def _job_of(point: Mapping[str, Any]) -> graphs.GraphJob:
     resolve_runtime(point["runtime"], release=point["release"])
     effects = effects_without(point["without"])
     replayed = point["runtime"] == DEFAULT_RUNTIME
-    size = point["size"] if is_graph_model(point["model"]) else point["size"] or point["context"]
+    size = point["size"]
+    if not is_graph_model(point["model"]):
+        size, longest = size or point["context"], load_model(point["model"]).max_context
+        if size > longest:
+            raise Infeasible("context_exceeds_model", f"{point['model']} has {longest:,}")
     training = point["phase"] == TRAINING
     return graphs.GraphJob(
         model=point["model"],

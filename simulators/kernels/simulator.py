@@ -278,6 +278,11 @@ def _distance(tile: Tile, schedule: Schedule) -> tuple[float, float]:
     return abs(m) + abs(n), abs(m + n)
 
 
+_size = partial(choice, given=True, at_least=0, at_most=1 << 31)
+_tile = partial(choice, default=0, at_least=0, at_most=4096)
+_scale = partial(choice, default=1.0, at_least=1 / 64, at_most=64)
+
+
 @dataclass(frozen=True)
 class KernelPoint:
     """An operator, its sizes and a GPU."""
@@ -290,27 +295,25 @@ class KernelPoint:
     weight_dtype: str = choice(
         "precision of stored weights, if narrower", default="", known=("", *BYTES)
     )
-    batch: int = choice("products in a batched GEMM; requests in attention", default=1, given=True)
-    m: int = choice("rows of the result; tokens", default=1, given=True)
-    n: int = choice("columns of the result", default=1, given=True)
-    k: int = choice("length of the inner products", default=1, given=True)
-    rows: int = choice(
-        "rows of an elementwise operator, norm, softmax or embedding", default=1, given=True
-    )
-    cols: int = choice("numbers in each of them", default=1, given=True)
-    heads: int = choice("query heads on this GPU", default=1, given=True)
-    kv_heads: int = choice("key and value heads on this GPU", default=1, given=True)
-    head_dim: int = choice("numbers per head", default=128, given=True)
-    new_tokens: int = choice("query tokens per request in prefill", default=1, given=True)
-    past_tokens: int = choice("tokens per request already in the KV cache", default=0, given=True)
-    experts: int = choice("experts on this GPU", default=1, given=True)
-    top_k: int = choice("experts each token is routed to", default=1, given=True)
-    in_channels: int = choice("channels of a convolution's images", default=1, given=True)
-    out_channels: int = choice("filters of a convolution", default=1, given=True)
-    kernel_size: int = choice("side of a convolution's filters", default=1, given=True)
-    input_size: int = choice("side of a convolution's images", default=1, given=True)
-    stride: int = choice("step of a convolution's filters", default=1, given=True)
-    padding: int = choice("zeros around a convolution's images", default=0, given=True)
+    batch: int = _size("products in a batched GEMM; requests in attention", default=1)
+    m: int = _size("rows of the result; tokens", default=1)
+    n: int = _size("columns of the result", default=1)
+    k: int = _size("length of the inner products", default=1)
+    rows: int = _size("rows of an elementwise operator, norm, softmax or embedding", default=1)
+    cols: int = _size("numbers in each of them", default=1)
+    heads: int = _size("query heads on this GPU", default=1, at_most=1 << 16)
+    kv_heads: int = _size("key and value heads on this GPU", default=1, at_most=1 << 16)
+    head_dim: int = _size("numbers per head", default=128, at_most=1 << 16)
+    new_tokens: int = _size("query tokens per request in prefill", default=1)
+    past_tokens: int = _size("tokens per request already in the KV cache", default=0)
+    experts: int = _size("experts on this GPU", default=1, at_most=1 << 16)
+    top_k: int = _size("experts each token is routed to", default=1, at_most=1 << 16)
+    in_channels: int = _size("channels of a convolution's images", default=1)
+    out_channels: int = _size("filters of a convolution", default=1)
+    kernel_size: int = _size("side of a convolution's filters", default=1, at_most=1 << 16)
+    input_size: int = _size("side of a convolution's images", default=1, at_most=1 << 16)
+    stride: int = _size("step of a convolution's filters", default=1, at_most=1 << 16)
+    padding: int = _size("zeros around a convolution's images", default=0, at_most=1 << 16)
     information: str = choice(
         "level of information: zero_shot, few_shot, full, or best of what there is",
         default=BEST,
@@ -322,18 +325,16 @@ class KernelPoint:
         default=DEFAULT_FRAMEWORK,
         known=FRAMEWORKS,
     )
-    tile_m: int = choice("rows of a product's tile; 0: the library's choice", default=0)
-    tile_n: int = choice("columns of a product's tile; 0: the library's choice", default=0)
-    split_k: int = choice("splits of k with a chosen tile; 0: the fastest", default=0)
+    tile_m: int = _tile("rows of a product's tile; 0: the library's choice")
+    tile_n: int = _tile("columns of a product's tile; 0: the library's choice")
+    split_k: int = _tile("splits of k with a chosen tile; 0: the fastest")
     isolated: bool = choice(
         "timed alone from the host, dispatch included", default=False, given=True
     )
-    sm_scale: float = choice("SMs of a what-if device, relative", default=1.0, above=0)
-    clock_scale: float = choice("clock of a what-if device, relative", default=1.0, above=0)
-    bandwidth_scale: float = choice(
-        "memory bandwidth of a what-if device, relative", default=1.0, above=0
-    )
-    l2_scale: float = choice("L2 size of a what-if device, relative", default=1.0, above=0)
+    sm_scale: float = _scale("SMs of a what-if device, relative")
+    clock_scale: float = _scale("clock of a what-if device, relative")
+    bandwidth_scale: float = _scale("memory bandwidth of a what-if device, relative")
+    l2_scale: float = _scale("L2 size of a what-if device, relative")
 
 
 _time = partial(metric, unit="s", page="kernels.md#latency")
@@ -376,7 +377,6 @@ class Kernels:
         sizes = {name: numbers(batch, name).astype(np.float64) for name in sorted(used)}
         for where, named in alike(batch, GROUPED_BY):
             group = _with_formats(named)
-            op = OPS[group["op"]]
             local = {name: column[where] for name, column in sizes.items()}
             gpu = what_if(load_gpu(group["gpu"]), **{scale: group[scale] for scale in GPU_SCALES})
             if group["op"] not in STREAMS and group["dtype"] not in gpu.peak_flops:
@@ -392,8 +392,7 @@ class Kernels:
             for name, column in columns.items():
                 out[name][where] = column
             level[where] = priced.level
-            positive = np.all([local[name] > 0 for name in op.sizes], axis=0)
-            reasons[where[~positive]] = "size_not_positive"
+            reasons[where] = _impossible(group, local, columns["bytes"], gpu)
         return outcome(KernelMetrics, out, infeasible=list(reasons), shares=shares_of(level))
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
@@ -423,6 +422,27 @@ def _with_formats(group: Group) -> Group:
         return group
     narrow = how.weights if BYTES[how.weights] != BYTES[how.compute] else ""
     return {**group, "dtype": how.compute, "weight_dtype": group["weight_dtype"] or narrow}
+
+
+def _impossible(group: Group, sizes: Columns, moved: Floats, gpu: Gpu) -> NDArray[Any]:
+    """Return the reason of each row that cannot exist; empty for other rows."""
+    op, has = OPS[group["op"]], gpu.hbm_bytes
+    image = sizes["input_size"] + 2.0 * group["padding"]
+    is_grouped = "kv_heads" in op.sizes and (
+        group["kv_heads"] > group["heads"] or group["heads"] % max(1, group["kv_heads"]) != 0
+    )
+    is_routed = "top_k" in op.sizes and group["top_k"] > group["experts"]
+    is_filtered = ("kernel_size" in op.sizes) & (sizes["kernel_size"] > image)
+    is_positive = np.all([sizes[name] > 0 for name in op.sizes], axis=0)
+    reasons = np.full(moved.shape, "", object)
+    reasons[moved > has] = f"operands_exceed_memory: {gpu.name} has {has / 1e9:.0f} GB"
+    reasons[is_filtered] = "filter_exceeds_image: kernel_size above input_size and its padding"
+    if is_routed:
+        reasons[:] = f"top_k_exceeds_experts: {group['top_k']} of {group['experts']} experts"
+    if is_grouped:
+        reasons[:] = f"kv_heads_do_not_divide_heads: {group['kv_heads']} of {group['heads']} heads"
+    reasons[~is_positive] = "size_not_positive"
+    return reasons
 
 
 def _refusal(schedule: Schedule, group: Group, gpu: Gpu) -> str:

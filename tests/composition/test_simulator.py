@@ -94,6 +94,10 @@ def test_time_components_sum_to_the_latency() -> None:
             "weights_exceed_hbm: needs 138.0 GB, has 85.9 GB",
         ),
         ({"model": "llama2_7b", "gpu": "l4", "batch": 64, "context": 4096}, "batch_exceeds_hbm"),
+        (
+            {"model": "llama3_1_8b", "gpu": "h100_sxm", "context": 200_000},
+            "context_exceeds_model: llama3_1_8b has 131,072",
+        ),
         ({"model": "gpt2", "gpu": "h100_sxm", "tp": 8}, "tp_does_not_divide_heads"),
         ({"model": "gpt2", "gpu": "t4", "dtype": "bf16"}, "dtype_not_supported"),
         ({"model": "gpt2", "gpu": "h100_sxm", "pp": 99}, "pp_exceeds_layers"),

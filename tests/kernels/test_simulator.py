@@ -76,8 +76,24 @@ def test_unsupported_dtype_is_an_infeasible_row() -> None:
     assert new["status"] == "ok"
 
 
-def test_zero_size_is_infeasible() -> None:
-    assert answers([{"m": 0}])[0]["reason"] == "size_not_positive"
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"m": 0}, "size_not_positive"),
+        ({"m": 10**6, "n": 10**6, "k": 10**6, "gpu": "l4"}, "operands_exceed_memory"),
+        ({"op": "attention_decode", "heads": 8, "kv_heads": 16}, "kv_heads_do_not_divide_heads"),
+        ({"op": "grouped_gemm", "experts": 4, "top_k": 8}, "top_k_exceeds_experts"),
+        ({"op": "conv", "kernel_size": 9, "input_size": 8}, "filter_exceeds_image"),
+    ],
+)
+def test_impossible_operator_is_infeasible(row: dict[str, Any], reason: str) -> None:
+    assert answers([row])[0]["reason"].partition(":")[0] == reason
+
+
+@pytest.mark.parametrize("name", ["m", "past_tokens", "padding", "tile_m", "heads"])
+def test_negative_size_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match=f"{name} is -5000; it must be at least 0"):
+        answers([{name: -5000}])
 
 
 def test_misspelt_names_get_suggestions() -> None:
