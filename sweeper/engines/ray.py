@@ -119,6 +119,8 @@ def _connected(address: str, actors: int) -> Iterator[None]:
         yield
     finally:
         if is_ours and ray.is_initialized():
+            for _, process in ray._private.worker._global_node.live_processes():
+                process.send_signal(signal.SIGCONT)  # `shutdown` waits for a stopped raylet
             with _quiet():
                 ray.shutdown()
 

@@ -5,6 +5,7 @@ A mount namespace of its own makes of a raylet a machine that lacks a folder, or
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import secrets
@@ -35,6 +36,7 @@ ENVIRONMENT = {
     "RAY_AUTH_TOKEN": secrets.token_hex(32),
     "POLARS_MAX_THREADS": "1",
 }
+SILENT_S = 30.0  # longest time without a line of a sweep that is allowed
 needs_namespaces = pytest.mark.skipif(
     shutil.which("unshare") is None
     or subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode != 0,
@@ -48,14 +50,23 @@ class Running:
 
     process: subprocess.Popen[str]
     log: Path
+    silent_s: float = math.inf  # time without a new line after which `wait` fails
 
     def text(self) -> str:
         """Return all that it printed."""
         return self.log.read_text()
 
     def wait(self, seconds: float = 240.0) -> int:
-        """Return its exit code."""
-        return self.process.wait(timeout=seconds)
+        """Return its exit code; fail if it prints nothing for longer than `silent_s`."""
+        end, printed, heard = time.monotonic() + seconds, 0, time.monotonic()
+        while self.process.poll() is None:
+            now = time.monotonic()
+            if (size := self.log.stat().st_size) != printed:
+                printed, heard = size, now
+            assert now < end, f"it has not ended after {seconds:g} s: {self.text()}"
+            assert now - heard < self.silent_s, f"it is silent: {self.text()}"
+            time.sleep(0.05)
+        return self.process.returncode
 
     def until(self, happened: Callable[[], object], seconds: float = 120.0) -> None:
         """Wait for something to happen while it runs."""
@@ -80,7 +91,9 @@ def start(folder: Path, space: str, *words: str, name: str = "toy", **environmen
     """Start a sweep of a space that is written as YAML, in a folder."""
     (folder / "spaces").mkdir(parents=True, exist_ok=True)
     (folder / "spaces" / f"{name}.yaml").write_text(space)
-    return command(folder, f"+space={name}", "plot=false", *words, **environment)
+    running = command(folder, f"+space={name}", "plot=false", *words, **environment)
+    running.silent_s = SILENT_S
+    return running
 
 
 def command(folder: Path, *words: str, **environment: str) -> Running:
