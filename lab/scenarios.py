@@ -290,7 +290,7 @@ def shipped() -> list[Scenario]:
     return sorted(map(read_scenario, scenario_files().values()), key=place)
 
 
-def indigits(outcomes: Sequence[Outcome]) -> str:
+def in_short(outcomes: Sequence[Outcome]) -> str:
     """Return how many scenarios of each set are supported and plausible."""
     said = []
     for name in dict.fromkeys(outcome.scenario.set for outcome in outcomes):
@@ -320,7 +320,7 @@ def print_outcomes(outcomes: Sequence[Outcome]) -> None:
     for o in outcomes:
         for said in o.misses:
             print_words(f"{o.scenario.id} {said}")
-    print_words(indigits(outcomes))
+    print_words(in_short(outcomes))
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -351,8 +351,8 @@ def engines_alone(
             cache = run_cache_of(runtime, server)
             for i in indices:
                 found = simulate(updated(point_of(rows[i]), {"client.frontend": AUTO}), cache)
-                tpot_s[i] = found.tpot_mean_s
-                ttft_s[pace, i] = found.ttft_mean_s - request_s - iterations * found.tpot_mean_s
+                ttft_s[pace, i], tpot_s[i] = found.ttft_mean_s, found.tpot_mean_s
+                ttft_s[pace, i] -= request_s + iterations * tpot_s[i]
     return ttft_s, tpot_s
 
 
