@@ -35,6 +35,7 @@ from simulators.collectives.phase_model import (
     BUSY_NS,
     COLUMNS,
     ENERGY_J,
+    MESSAGES,
     OP,
     PLAN,
     QUEUES,
@@ -233,27 +234,36 @@ def measured_s(
     between_s = _between_s(plan, collective, size_bytes / inside, requests, memory_bytes_per_s)
     level, band = np.full(size_bytes.shape, DATASHEET), network_between(collective).band
     between = CollectiveTime(between_s, between_s / band, between_s * band, level)
-    return over_nodes(collective, between, timed)
+    found = over_nodes(collective, between, timed)
+    if inside == 1:
+        return found
+    node = timed(collective)  # no setting is better known than a measured node
+    lo_s = np.minimum(found.lo_s, found.time_s * node.lo_s / node.time_s)
+    hi_s = np.maximum(found.hi_s, found.time_s * node.hi_s / node.time_s)
+    return replace(found, lo_s=lo_s, hi_s=hi_s)
 
 
 def _between_s(
     plan: Plan, collective: str, share_bytes: Floats, requests: Ints, memory_bytes_per_s: Floats
 ) -> Floats:
     """Return the seconds of the dimensions between nodes, by the phase model."""
+    node, *outer = plan.topology.dimensions
+    network = replace(plan.topology, dimensions=(replace(node, ranks=1), *outer))
     whole = plan.whole.copy()
-    whole[0, RANKS] = 1
-    op = COLLECTIVES.index(collective)
-    nodes = int(np.prod(whole[:, RANKS]))
+    whole[0, RANKS] //= node.ranks  # one node, or all nodes around a flat ring
+    op, nodes = COLLECTIVES.index(collective), network.ranks
     asked = requests.copy()
     asked[:, PLAN] = 0
     size = share_bytes / nodes if op == ALL_GATHER else share_bytes
     if collective in ("all_to_all", "send_recv", "broadcast"):
-        size = share_bytes * plan.whole[0, RANKS]
+        size = share_bytes * node.ranks
     asked[:, OP] = op
     asked[:, SIZE] = _padded(
         np.ceil(size).astype(np.int64), asked[:, OP], np.full(len(asked), nodes), asked[:, SPLITS]
     )
-    taken = _closed_form_ns([replace(plan, whole=whole)], asked, memory_bytes_per_s)
+    taken = _closed_form_ns(
+        [replace(plan, topology=network, whole=whole)], asked, memory_bytes_per_s
+    )
     if (taken == IMPOSSIBLE).any():
         raise Infeasible(
             "no_such_algorithm", f"{collective} over {nodes} nodes of {plan.topology.name}"
@@ -295,11 +305,15 @@ def timed(rows: CollectiveBatch, reasons: NDArray[Any]) -> Times:
 
 
 def _traffic(plans: Sequence[Plan], requests: Ints) -> tuple[Floats, Floats]:
-    """Return the columns of `traffic`, and ns of the links in use by row and dimension."""
+    """Return the columns of `traffic`, and ns of the links in use by row and dimension.
+
+    NaN without the dimension, and where the algorithm does not support the collective.
+    """
     whole = np.stack([p.whole for p in plans])
     seen = np.zeros((len(requests), COLUMNS))
     energy = np.stack([p.energy_j_per_bit for p in plans])
     traffic(requests, whole, np.stack([p.rates for p in plans]), energy, seen)
+    seen[seen[:, MESSAGES] == 0.0] = np.nan
     links = _links_in_use(whole[requests[:, PLAN]], requests[:, QUEUES, None])
     ranks = whole[requests[:, PLAN], :, RANKS]
     return seen, np.where(ranks > 1, seen[:, BUSY_NS:] / links, np.nan)
@@ -310,10 +324,12 @@ def _links_in_use(dimensions: Ints, queues: Ints) -> Floats:
     block, ranks, algorithm = (dimensions[..., column] for column in (BLOCK, RANKS, ALGORITHM))
     peers = np.maximum(ranks - 1, 1)
     along = np.minimum(queues, 2)
-    used = np.where(algorithm == RING, along, np.where(block == RING_BLOCK, 2, peers))
-    used = np.where(algorithm == HALVING_DOUBLING, np.ceil(np.log2(np.maximum(ranks, 2))), used)
-    is_switched = (block != RING_BLOCK) & (block != FULL_BLOCK)
-    return np.where(is_switched, 1.0, np.minimum(used, np.where(block == RING_BLOCK, 2, peers)))
+    halving = np.ceil(np.log2(np.maximum(ranks, 2)))
+    used = np.where(algorithm == HALVING_DOUBLING, halving, peers)
+    used = np.where(algorithm == RING, np.minimum(along, peers), used)
+    around = np.where(algorithm == RING, along, 2)
+    is_ring, is_full = block == RING_BLOCK, block == FULL_BLOCK
+    return np.where(is_ring, around, np.where(is_full, used, 1)).astype(np.float64)
 
 
 def _closed_form_ns(plans: Sequence[Plan], requests: Ints, memory_bytes_per_s: Floats) -> Floats:

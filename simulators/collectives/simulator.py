@@ -60,9 +60,9 @@ def explained(
                 name=row["collective"],
                 time_s=row["time_s"],
                 energy_j=row["energy_j"] or 0.0,
-                moved_bytes=row["wire_bytes"] * row["ranks"],
+                moved_bytes=(row["wire_bytes"] or 0.0) * row["ranks"],
                 devices=row["ranks"],
-                bound=_bound(row["utilisation"]),
+                bound=_bound(row["utilisation"] or 0.0),
                 level=level,
                 note=note,
             )

@@ -141,6 +141,18 @@ def test_intervals_over_nodes_are_at_least_as_wide_as_of_a_measured_node() -> No
     assert ratio[1:].min() >= ratio[0]
 
 
+def test_traffic_of_an_unsupported_algorithm_is_null() -> None:
+    answer = evaluate(collective="all_to_all", algorithm="halving_doubling", topology="switch:8")
+    assert answer["status"] == ["ok"]
+    assert answer["wire_bytes"] == answer["messages"] == answer["utilisation"] == [None]
+
+
+def test_flat_ring_over_measured_nodes_goes_around_all_nodes() -> None:
+    given = {"topology": "switch:8,switch:4", "size_bytes": 1 << 26}
+    ring, flat = (evaluate(algorithm=name, **given)["time_s"] for name in ("ring", "flat:ring"))
+    assert flat == ring
+
+
 def test_custom_topology_is_read_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(
