@@ -1,4 +1,4 @@
-"""Processes of a local Ray are killed or stopped during a sweep, which resumes or goes on."""
+"""Processes of a local Ray are killed or stopped during a sweep, which resumes or continues."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> pl.DataFrame:
     return rows(folder)
 
 
-def begun(folder: Path, *words: str, space: str = SPACE) -> Running:
+def started(folder: Path, *words: str, space: str = SPACE) -> Running:
     """Start a sweep with a local Ray, and return once parts are written."""
     running = start(folder, space, *RAY, *words, MARK=str(folder))
     running.until(lambda: len(list(folder.glob("outputs/toy/results/*/*.parquet"))) > 2)
@@ -58,7 +58,7 @@ def check_same(folder: Path, quiet: pl.DataFrame) -> None:
 def test_sweep_ends_soon_after_ray_is_killed_and_resumes(
     tmp_path: Path, quiet: pl.DataFrame, name: str, said: str
 ) -> None:
-    running = begun(tmp_path, space=LONG)
+    running = started(tmp_path, space=LONG)
     process(tmp_path, name).kill()
     assert running.wait(ENDED_S) == 2, running.text()
     assert said in running.text()
@@ -70,7 +70,7 @@ def test_sweep_ends_soon_after_ray_is_killed_and_resumes(
 
 
 def test_killed_actor_is_replaced(tmp_path: Path, quiet: pl.DataFrame) -> None:
-    running = begun(tmp_path)
+    running = started(tmp_path)
     process(tmp_path, "ray::_Remote").kill()
     assert running.wait() == 0, running.text()
     assert not LINES_OF_RAY.search(running.text()), running.text()
@@ -78,15 +78,15 @@ def test_killed_actor_is_replaced(tmp_path: Path, quiet: pl.DataFrame) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "goes_on"), [("raylet", False), ("gcs_server", True), ("ray::_Remote", True)]
+    ("name", "continues"), [("raylet", False), ("gcs_server", True), ("ray::_Remote", True)]
 )
 def test_sweep_continues_after_a_process_was_stopped(
-    tmp_path: Path, quiet: pl.DataFrame, name: str, goes_on: bool
+    tmp_path: Path, quiet: pl.DataFrame, name: str, continues: bool
 ) -> None:
-    running = begun(tmp_path, space=LONG if goes_on else SPACE)
+    running = started(tmp_path, space=LONG if continues else SPACE)
     stopped = process(tmp_path, name)
     stopped.send_signal(signal.SIGSTOP)
-    if goes_on:
+    if continues:
         time.sleep(STOPPED_S)
         stopped.send_signal(signal.SIGCONT)
     assert running.wait() == 0, running.text()
@@ -94,7 +94,7 @@ def test_sweep_continues_after_a_process_was_stopped(
 
 
 def test_actor_stopped_for_good_is_replaced(tmp_path: Path, quiet: pl.DataFrame) -> None:
-    running = begun(tmp_path, "failures.timeout_s=5")
+    running = started(tmp_path, "failures.timeout_s=5")
     stopped = process(tmp_path, "ray::_Remote")
     stopped.send_signal(signal.SIGSTOP)
     assert running.wait() == 0, running.text()
