@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simulators.catalog.sheet import fill, positive
+from simulators.catalog.sheet import POSITIVE, fill, positive
 from simulators.core.errors import UserError
 from simulators.core.folder import ACCELERATORS, read_toml
 
@@ -39,14 +39,15 @@ class Level:
     name: str
     mesh: tuple[int, ...] = (1, 1)
     kind: str = "sram"
-    width_bits: int
-    word_bits: int
-    depth: int | None = None
-    banks: int = 1
-    buffering: int = 1  # 2: double buffered, so half is filled while the other half is read
+    width_bits: int = dataclasses.field(metadata=POSITIVE)
+    word_bits: int = dataclasses.field(metadata=POSITIVE)
+    depth: int | None = dataclasses.field(default=None, metadata=POSITIVE)
+    banks: int = dataclasses.field(default=1, metadata=POSITIVE)
+    # 2: double buffered, so half is filled while the other half is read
+    buffering: int = dataclasses.field(default=1, metadata=POSITIVE)
     reserved_words: int = 0  # capacity that layers cannot use
-    read_words_per_cycle: float | None = None
-    write_words_per_cycle: float | None = None
+    read_words_per_cycle: float | None = dataclasses.field(default=None, metadata=POSITIVE)
+    write_words_per_cycle: float | None = dataclasses.field(default=None, metadata=POSITIVE)
     shared_words_per_cycle: float | None = None
     dram_type: str = ""
     energy_pj: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
@@ -291,11 +292,6 @@ def _check(accelerator: Accelerator, path: Path) -> None:
         where = f"level {level.name}"
         if level.kind not in KINDS:
             raise UserError(f"{path}: {where}: kind is {level.kind!r}, not {', '.join(KINDS)}")
-        for key in ("width_bits", "word_bits", "banks", "buffering"):
-            positive(getattr(level, key), path, f"{where}: {key}")
-        for key in ("depth", "read_words_per_cycle", "write_words_per_cycle"):
-            if getattr(level, key) is not None:
-                positive(getattr(level, key), path, f"{where}: {key}")
         if level.depth is None and level.kind != "dram":
             raise UserError(f"{path}: {where} needs a depth; only dram is unlimited")
         if unknown := [t for keep in level.may_keep for t in keep if t not in TENSORS]:

@@ -225,6 +225,8 @@ def _gpu(path: Path) -> Gpu:
         gpu = dataclasses.replace(gpu, is_copy=True)
     for key in ("hbm_bytes", "hbm_bytes_per_s", "sm_count", "clock_hz", "l2_bytes", "tdp_w"):
         positive(getattr(gpu, key), path, key)
+    if gpu.idle_w is not None and gpu.idle_w > gpu.tdp_w:
+        raise UserError(f"{path}: idle_w is {gpu.idle_w:g}; it is at most tdp_w, {gpu.tdp_w:g}")
     if not gpu.peak_flops:
         raise UserError(f"{path}: [peak_flops] is empty; a gpu needs at least one precision")
     for dtype, peak in gpu.peak_flops.items():

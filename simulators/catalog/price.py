@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +19,7 @@ from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.sheet import fill
 from simulators.core.errors import UserError
+from simulators.core.fields import ValueRule
 from simulators.core.folder import PRICES, read_toml
 
 DEFAULT = "public_cloud"
@@ -120,7 +122,8 @@ def load_prices(name: str = DEFAULT) -> PriceList:
 
     Raises:
         UnknownNameError: the name is unknown.
-        UserError: the file lacks a quote, or a quote lacks value, date or source.
+        UserError: the file lacks a quote, or a quote lacks value, date or source, or is out of its
+            bounds.
     """
     return PRICES.load(name, _prices)
 
@@ -170,5 +173,21 @@ def priced_by(lists: Sequence[str], gpus: Sequence[str]) -> tuple[str, ...]:
     return tuple(notes)
 
 
+SHARE = ValueRule(above=0.0, at_most=1.0)
+RULES = {
+    "pue": ValueRule(at_least=1.0),
+    "ownership.years": ValueRule(above=0.0),
+    "ownership.used_share": SHARE,
+    "ownership.power_share": SHARE,
+}
+"""Rules of quotes beyond that a quote is not negative."""
+
+
 def _prices(path: Path) -> PriceList:
-    return fill(PriceList, read_toml(path), path, "price list")
+    prices = fill(PriceList, read_toml(path), path, "price list")
+    for name, rule in RULES.items():
+        if prices.ownership or "." not in name:
+            quote: Quote = attrgetter(name)(prices)
+            if wrong := rule.broken_by(name, quote.value):
+                raise UserError(f"{path}: {wrong}")
+    return prices

@@ -1,4 +1,7 @@
-"""Reads data sheets: TOML files whose keys are the fields of a dataclass."""
+"""Reads data sheets: TOML files whose keys are the fields of a dataclass.
+
+Numbers obey the rule of their field, as in a point type. Without a rule they are at least 0.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from simulators.core.errors import UserError, suggestion
+from simulators.core.fields import ValueRule
 
 T = TypeVar("T")
+_FACT = ValueRule(at_least=0.0)
+"""Rule of a number whose field has none: sizes, rates, latencies, powers and prices."""
+POSITIVE = {"rule": ValueRule(above=0.0)}
+"""Metadata of a field whose numbers are positive."""
 _WIDEST = 500
 """Longest line in which error messages search for a key."""
 
@@ -23,7 +31,8 @@ def fill(kind: type[T], sheet: Mapping[str, Any], path: Path, what: str) -> T:
     Errors name `path` and `what`, such as `gpu` or, for tables inside a sheet, `[levels[0]]`.
 
     Raises:
-        UserError: a key is not a field, a field is missing, or a value is of the wrong type.
+        UserError: a key is not a field, a field is missing, a value is of the wrong type, or breaks
+            the rule of its field.
     """
     known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for key in sheet:
@@ -37,7 +46,9 @@ def fill(kind: type[T], sheet: Mapping[str, Any], path: Path, what: str) -> T:
     if missing := [n for n in needed if n not in given]:
         raise UserError(f"{path}: a {what} also needs {', '.join(missing)}")
     hints = typing.get_type_hints(kind)
-    values = {key: _value(hints[key], value, path, key) for key, value in sheet.items()}
+    rules = {key: known[key].metadata.get("rule", _FACT) for key in sheet}
+    table = f"{what[1:-1]}." if what.startswith("[") else ""
+    values = {n: _value(hints[n], v, path, table + n, rules[n]) for n, v in sheet.items()}
     if "name" in known:
         values.setdefault("name", path.stem)
     return kind(**values)
@@ -49,21 +60,29 @@ def positive(value: float, path: Path, key: str) -> None:
         raise UserError(f"{_place(path, key)}: {key} is {value:g}; it must be positive")
 
 
-def _value(hint: Any, value: Any, path: Path, key: str) -> Any:
+def _value(hint: Any, value: Any, path: Path, key: str, rule: ValueRule) -> Any:
     """Return a value converted to the type of its field; tables become dataclasses."""
+    converted = _converted(hint, value, path, key, rule)
+    is_number = isinstance(converted, int | float) and not isinstance(converted, bool)
+    if is_number and (wrong := rule.broken_by(key, converted)):
+        raise UserError(f"{_place(path, key)}: {wrong}")
+    return converted
+
+
+def _converted(hint: Any, value: Any, path: Path, key: str, rule: ValueRule) -> Any:
     options = typing.get_args(hint) if type(None) in typing.get_args(hint) else (hint,)
     wanted = next(option for option in options if option is not type(None))
     origin = typing.get_origin(wanted) or wanted
     if origin is tuple and isinstance(value, list):
         of = typing.get_args(wanted) or (Any,)
-        return tuple(_value(of[0], v, path, f"{key}[{i}]") for i, v in enumerate(value))
+        return tuple(_value(of[0], v, path, f"{key}[{i}]", rule) for i, v in enumerate(value))
     if wanted is Any:
         return value
     if dataclasses.is_dataclass(origin) and isinstance(value, Mapping):
         return fill(origin, value, path, f"[{key}]")  # type: ignore[arg-type]
     if origin is Mapping and isinstance(value, Mapping):
         of = typing.get_args(wanted)[1]
-        return {k: _value(of, v, path, f"{key}.{k}") for k, v in value.items()}
+        return {k: _value(of, v, path, f"{key}.{k}", rule) for k, v in value.items()}
     if origin is float and isinstance(value, int | float) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):
             return float(value)

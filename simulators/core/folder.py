@@ -19,6 +19,7 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import math
 import os
 import shlex
 import site
@@ -26,7 +27,7 @@ import stat
 import sys
 import sysconfig
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -245,7 +246,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Return the content of a TOML file, cached per version of the file.
 
     Raises:
-        UserError: the file cannot be read, or is not TOML.
+        UserError: the file cannot be read, is not TOML, or has a number that is not finite.
     """
     try:
         stat = path.stat()
@@ -266,12 +267,33 @@ def _once(read: Callable[[Path], Any], path: Path, _mtime_ns: int) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _read_toml(path: Path, _mtime_ns: int, _size: int) -> dict[str, Any]:
+    infinite: list[str] = []
+
+    def number(text: str) -> float:
+        if not math.isfinite(value := float(text)):
+            infinite.append(text)
+        return value
+
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8"), parse_float=number)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid TOML: {error}") from error
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
+    if infinite:
+        key = next(_infinite_keys(content))
+        raise UserError(f"{path}: {key} is {infinite[0]}; it must be a finite number")
+    return content
+
+
+def _infinite_keys(content: Any, key: str = "") -> Iterator[str]:
+    """Yield the dotted keys of numbers that are not finite."""
+    if isinstance(content, float) and not math.isfinite(content):
+        yield key
+    named: Iterable[tuple[Any, Any]] = content.items() if isinstance(content, dict) else ()
+    items = enumerate(content) if isinstance(content, list) else named
+    for name, value in items:
+        yield from _infinite_keys(value, f"{key}.{name}" if key else str(name))
 
 
 TRUST = "SWEEPER_TRUST"

@@ -477,11 +477,11 @@ class ServingPoint:
     max_context: int = choice(
         "longest prompt and output together; 0: the model's limit", at_least=0, default=0
     )
-    slo_ttft_s: float = choice("SLO of TTFT", unit="s", default=1.0, given=True)
-    slo_tpot_s: float = choice("SLO of TPOT", unit="s", default=0.05, given=True)
+    slo_ttft_s: float = choice("SLO of TTFT", unit="s", above=0.0, default=1.0, given=True)
+    slo_tpot_s: float = choice("SLO of TPOT", unit="s", above=0.0, default=0.05, given=True)
     prices: str = built("price list", names="price", default=PUBLIC_CLOUD, given=True)
     usd_per_gpu_hour: float | None = built(
-        "overrides the price list", unit="$", default=None, given=True
+        "overrides the price list", unit="$", at_least=0.0, default=None, given=True
     )
     fidelity: str = one_of(
         f"how it is answered: {' or '.join(FIDELITIES)} (a steady state, without percentiles)",

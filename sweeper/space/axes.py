@@ -229,6 +229,10 @@ def axis_values(name: str, written: Any, simulator: Simulator) -> tuple[Scalar, 
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         written = number(written, column.metadata.get("unit", ""))
     values = values_of(name, written, kind, nullable=column.is_nullable)
+    if rule := column.metadata.get("rule"):
+        wrong = (rule.broken_by(name, v) for v in values if isinstance(v, int | float))
+        if error := next(filter(None, wrong), None):
+            raise UserError(f"axis {error}")
     if folder := column.metadata.get("names", ""):
         usual = (None, column.default, column.metadata.get("otherwise"))
         found = (v if v in usual else _found(folder, str(v)) for v in values)

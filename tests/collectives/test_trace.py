@@ -101,7 +101,7 @@ def test_malformed_trace_files_are_refused(tmp_path: Path) -> None:
         (entry(1, "7"), "kind is 7"),
         (entry(1, '"compute", "after": 3'), "after is 3"),
         (entry(1, '"compute", "after": ["x"]'), r"after\[0\] is"),
-        (entry(1, '"compute", "duration_ns": -1'), "negative number"),
+        (entry(1, '"compute", "duration_ns": -1'), "duration_ns is -1; it must be at least 0"),
         (entry(1, '"compute", "durations": 1'), "did you mean 'duration_ns'"),
         (entry(1, '"compte"'), "did you mean 'compute'"),
         (entry(1, '"collective", "collective": "all_reduc"'), "did you mean 'all_reduce'"),

@@ -16,13 +16,14 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from simulators.catalog.sheet import fill
 from simulators.collectives.algorithms import COLLECTIVES
 from simulators.core.errors import UnknownNameError, UserError
+from simulators.core.fields import ValueRule
 
 SCHEMA: Final = "sweeper-operator-graph"
 VERSION: Final = 1
@@ -40,7 +41,7 @@ class Operator:
     duration_ns: int = 0
     collective: str = ""
     size_bytes: int = 0
-    peer: int = -1
+    peer: int = field(default=-1, metadata={"rule": ValueRule(at_least=-1)})  # -1: none
     tag: int = 0
     group: tuple[int, ...] = ()
 
@@ -77,8 +78,6 @@ def read_graph(path: Path) -> tuple[Operator, ...]:
             raise UnknownNameError(f"kind of an operator in {path}:", one.kind, KINDS)
         if one.kind == "collective" and one.collective not in COLLECTIVES:
             raise UnknownNameError(f"collective in {path}:", one.collective, COLLECTIVES)
-        if min(one.id, one.duration_ns, one.size_bytes, *one.after, *one.group, 0) < 0:
-            raise UserError(f"{path}: operator {one.id} '{one.name}' has a negative number")
     return operators
 
 
