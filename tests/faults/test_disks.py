@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import resource
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +16,13 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
+from sweeper.engines.task import Task
 from sweeper.report.answers import latest
+from sweeper.space.design_space import space_of
+from sweeper.space.points import Span
+from sweeper.space.space_file import read_space
+from sweeper.store.keys import define
+from sweeper.store.store import Store
 from tests.faults.machines import (
     ENVIRONMENT,
     Running,
@@ -65,14 +73,17 @@ def same(folder: Path, quiet: pl.DataFrame, name: str = "toy") -> None:
 
 
 @needs_namespaces
+@pytest.mark.parametrize(
+    "engine", [INLINE, "engine=process engine.workers=2", "engine=ray engine.actors=2"]
+)
 def test_full_disk_ends_the_sweep_and_free_space_resumes_the_sweep(
-    tmp_path: Path, quiet: pl.DataFrame
+    tmp_path: Path, quiet: pl.DataFrame, engine: str
 ) -> None:
     (tmp_path / "outputs").mkdir()
     (tmp_path / "spaces").mkdir()
     (tmp_path / "spaces" / "toy.yaml").write_text(SPACE)
     kept = tmp_path / "kept"
-    sweep = f"{sys.executable} -m sweeper +space=toy plot=false {INLINE}"
+    sweep = f"{sys.executable} -m sweeper +space=toy plot=false {engine}"
     done = subprocess.run(
         [
             "unshare",
@@ -217,6 +228,38 @@ def test_latest_run_is_found_by_number_in_any_time_zone(
     running = command(tmp_path, "verify", "toy", "--rows", "250", TZ="Asia/Kathmandu")
     assert running.wait() == 0, running.text()
     assert "250 of 250 rows simulated again: bit-identical" in running.text()
+
+
+def test_sweep_resumes_after_the_clock_was_set_back(tmp_path: Path, quiet: pl.DataFrame) -> None:
+    slow = start(tmp_path, SPACE, INLINE)
+    slow.until(lambda: len(parts(tmp_path)) > 2)
+    slow.process.kill()
+    slow.process.wait()
+    (run,) = (tmp_path / "outputs" / "toy" / "runs").iterdir()
+    run.rename(run.with_name("000001-2099-01-01T00-00-00Z"))
+    later = time.time() + 365 * 86400  # what was written lies in the future of the next run
+    for file in (tmp_path / "outputs").rglob("*"):
+        os.utime(file, (later, later))
+    same(tmp_path, quiet)
+    assert latest("toy", str(tmp_path / "outputs")).folder.name.startswith("000002-")
+    assert command(tmp_path, "verify", "toy").wait() == 0
+
+
+def test_sweep_resumes_over_20_000_parts(tmp_path: Path) -> None:
+    held = 20_000
+    text = "simulator: tests.toys.trouble\naxes: {n: 0..200, raises: -100..-1}\n"
+    (tmp_path / "space.yaml").write_text(text)
+    space = space_of(read_space(tmp_path / "space.yaml"))
+    task = Task(space, Store(str(tmp_path / "outputs" / "toy"), define(space)), {"square": "min"})
+    for point in range(held):
+        task.answer(Span(point, point + 1))
+    assert len(parts(tmp_path)) == held
+    resumed = start(tmp_path, text, INLINE)
+    assert resumed.wait() == 0, resumed.text()
+    assert f"{held:,} designs stored already, 100 to simulate" in resumed.text()
+    found = rows(tmp_path)
+    assert len(found) == len(found.unique(["n", "raises"])) == held + 100
+    assert (found["square"] == found["n"] ** 2).all()
 
 
 @pytest.mark.parametrize("name", ["it's größe", "-dash", "a" * 200, "a;b 100%"])

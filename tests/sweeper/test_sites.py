@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import shlex
@@ -12,6 +13,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 
@@ -66,6 +68,90 @@ def test_kubernetes_job_starts_a_sweep_with_one_image() -> None:
     assert all(m["mountPath"] == shared for c in containers for m in c["volumeMounts"])
     lock = (ROOT / "requirements.lock").read_text()
     assert f"ray=={cluster['rayVersion']}" in lock
+
+
+def closed(required: str = "", /, **properties: Any) -> dict[str, Any]:
+    """Return the schema of an object without other keys."""
+    kind = {"type": "object", "additionalProperties": False, "properties": properties}
+    return {**kind, "required": required.split()}
+
+
+TEXT, COUNT, FLAG = {"type": "string"}, {"type": "integer", "minimum": 0}, {"type": "boolean"}
+TEXTS = {"type": "object", "additionalProperties": TEXT}
+QUANTITY = {
+    "anyOf": [{"type": "integer"}, {"type": "string", "pattern": r"^[0-9.]+([mkKMGTPE]i?)?$"}]
+}
+QUANTITIES = {"type": "object", "additionalProperties": QUANTITY}
+CONTAINER = closed(
+    "name image",
+    name=TEXT,
+    image=TEXT,
+    env={"type": "array", "items": closed("name", name=TEXT, value=TEXT)},
+    resources=closed(limits=QUANTITIES, requests=QUANTITIES),
+    volumeMounts={"type": "array", "items": closed("name mountPath", name=TEXT, mountPath=TEXT)},
+)
+VOLUME = closed(
+    "name", name=TEXT, persistentVolumeClaim=closed("claimName", claimName=TEXT, readOnly=FLAG)
+)
+POD = closed(
+    "spec",
+    metadata={"type": "object"},
+    spec=closed(
+        "containers",
+        containers={"type": "array", "minItems": 1, "items": CONTAINER},
+        volumes={"type": "array", "items": VOLUME},
+    ),
+)
+WORKERS = closed(
+    "groupName maxReplicas minReplicas rayStartParams template",
+    groupName=TEXT,
+    replicas=COUNT,
+    minReplicas=COUNT,
+    maxReplicas=COUNT,
+    numOfHosts=COUNT,
+    rayStartParams=TEXTS,
+    template=POD,
+)
+RAY_CLUSTER = closed(
+    "headGroupSpec",
+    rayVersion=TEXT,
+    enableInTreeAutoscaling=FLAG,
+    headGroupSpec=closed("rayStartParams template", rayStartParams=TEXTS, template=POD),
+    workerGroupSpecs={"type": "array", "items": WORKERS},
+)
+RAY_JOB = closed(
+    "apiVersion kind metadata spec",
+    apiVersion={"const": "ray.io/v1"},
+    kind={"const": "RayJob"},
+    metadata=closed("name", name={**TEXT, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"}),
+    spec=closed(
+        entrypoint=TEXT,
+        backoffLimit=COUNT,
+        shutdownAfterJobFinishes=FLAG,
+        ttlSecondsAfterFinished=COUNT,
+        runtimeEnvYAML=TEXT,
+        submissionMode=TEXT,
+        rayClusterSpec=RAY_CLUSTER,
+    ),
+)
+"""The part of KubeRay's RayJob v1 that the manifest may use, written by hand from its Go types
+(ray-operator/apis/ray/v1, rayjob_types.go and raycluster_types.go)."""
+
+
+def test_kubernetes_job_fulfils_the_schema_of_a_ray_job() -> None:
+    job: dict[str, Any] = yaml.safe_load((CLUSTER / "rayjob.yaml").read_text())
+    validator = jsonschema.Draft202012Validator(RAY_JOB)
+    assert [error.message for error in validator.iter_errors(job)] == []
+    workers = job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
+    assert workers["minReplicas"] <= workers["replicas"] <= workers["maxReplicas"]
+    claims = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+    assert {m["name"] for c in claims["containers"] for m in c["volumeMounts"]} == {
+        volume["name"] for volume in claims["volumes"]
+    }
+    for key, wrong in (("maxReplicas", "8"), ("rayStartParams", {"num-cpus": 2}), ("cpus", 4)):
+        rest = copy.deepcopy(job)
+        rest["spec"]["rayClusterSpec"]["workerGroupSpecs"][0][key] = wrong
+        assert not validator.is_valid(rest)
 
 
 def test_ray_up_configuration_uses_one_image() -> None:
