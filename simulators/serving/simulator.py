@@ -200,8 +200,8 @@ USUAL_ROUTER = "round_robin"
 PER_REQUEST_S = 4e-6
 """Typical CPU time of a request of 200 output tokens."""
 
-STEADY_STATE_S = 5e-6
-"""Typical CPU time of an analytic row in a large batch."""
+STEADY_STATE_S = 15e-6
+"""Typical CPU time of an analytic row in a large batch, with the time to store it."""
 
 TYPICAL_TRACE = 20_000.0
 """Assumed number of requests of a whole trace."""

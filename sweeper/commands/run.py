@@ -32,7 +32,8 @@ from sweeper.store.store import FAILURES, Part, alone, answered_elsewhere, count
 from sweeper.sweep import Sweep
 from sweeper.text import duration, human
 
-_PATIENCE_S = 0.2
+_PATIENCE_S, _MOST_S = 0.2, 10.0
+"""Time for which points are timed, and the largest time for a long sweep."""
 _COUNTED = 1 << 26
 """The largest batch that is counted exactly."""
 _BYTES = {"double": 8, "int64": 8, "bool": 1, "string": 2}
@@ -172,7 +173,9 @@ def plan(words: list[str]) -> int:
     answered, todo = picked - todo, todo - elsewhere
     # A slow simulator estimates its time itself: timing points would take too long.
     task = Task(space, sweep.store, sweep.objectives, sweep.where, sweep.limits)
-    estimate = (hinted(space, picked) or probed(task, picked, _PATIENCE_S)) if todo else None
+    estimate = (
+        (hinted(space, picked) or probed(task, picked, _PATIENCE_S, _MOST_S)) if todo else None
+    )
     work_s = estimate.point_s * (space.size if picked == allowed else picked) if estimate else 0.0
     work_s *= todo / max(picked, 1)
     bytes_each = sum(

@@ -8,10 +8,12 @@ guess or from a few points, for `plan` and for the engine `auto`.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
@@ -35,6 +37,8 @@ _STRETCHES, _NEIGHBOURS = 16, 1024
 """Number and length of the stretches for which a simulator guesses its cost."""
 _GROWTH, _LONGEST = 8, 1 << 16
 """Growth of the stretches of neighbours that are probed, and the length of the longest."""
+_SHARE, _REPEATS = 0.05, 6
+"""Share of a long sweep that is probed, and the stretches for which this time suffices."""
 
 
 @dataclass
@@ -159,13 +163,16 @@ def hinted(space: DesignSpace, asked: int | None = None) -> Estimate | None:
     return Estimate(0, float(guesses) / len(where))
 
 
-def measured(space: DesignSpace, asked: int, patience_s: float = PROBE_S) -> Estimate:
+def measured(
+    space: DesignSpace, asked: int, patience_s: float = PROBE_S, most_s: float = 0.0
+) -> Estimate:
     """Return the time of a point in a sweep of `asked` points, measured; no row is kept.
 
     First points spread over the space are evaluated, then growing stretches of neighbours, as in a
     chunk of work: neighbours share preparation, and whole columns cost little more than a row.
-    The longest stretch gives the estimate. The first point only loads the simulator.
-    Points and stretches each take `patience_s` at most, and the last of them.
+    Stretches near the longest one give the estimate. The first point of the space and of each
+    stretch only loads what the sweep loads once. Points and stretches each take `patience_s`, or a
+    share of the sweep up to `most_s`, and the last of them.
     """
     simulator = load_simulator(space.simulator)
     order = np.random.default_rng(0).permutation(_spread(space, _PROBES))
@@ -173,31 +180,48 @@ def measured(space: DesignSpace, asked: int, patience_s: float = PROBE_S) -> Est
     first = order[:1] if allowed is None else order[allowed][:1]
     share = 1.0 if allowed is None else float(allowed.mean())
     evaluate(simulator, space.batch(first))
-    spent, done, rows = 0.0, 0, 1
-    while done < len(order) and spent < patience_s:
+    wanted = min(asked, len(space))
+    spent, done, rows, budget_s = 0.0, 0, 1, patience_s
+    while done < len(order) and spent < budget_s:
         where = np.sort(order[done : done + rows])
         spent += _timed(simulator, space, where)[0]
         done += len(where)
         rows *= 2
-    wanted = min(asked, len(space))
+        if wanted <= len(order):
+            budget_s = max(patience_s, min(most_s, _SHARE * wanted * spent / done))
     point_s, spent, rows = spent / max(done, 1), 0.0, 1
-    while wanted > len(order) and spent < patience_s and rows < min(wanted, _LONGEST):
-        rows = max(1, min(_GROWTH * rows, int((patience_s - spent) / max(point_s, 1e-9))))
+    budget_s = max(patience_s, min(most_s, _SHARE * wanted * point_s))
+    stretches: list[tuple[int, float]] = []  # number of evaluated points, and their time
+    while len(order) < wanted > done and spent < budget_s and rows < _LONGEST:
+        affordable = int(budget_s / _REPEATS / max(point_s, 1e-9))
+        rows = max(1, min(_GROWTH * rows, affordable, wanted - 1))
         stride = max(1, len(space) // wanted)
-        start = int(order[done % len(order)]) % max(1, len(space) - stride * rows)
-        taken, answered = _timed(simulator, space, start + stride * np.arange(min(rows, wanted)))
-        spent, done = spent + taken, done + rows
+        start = int(order[done % len(order)]) % max(1, len(space) - stride * (rows + 1))
+        where = start + stride * np.arange(rows + 1)
+        loading_s, _ = _timed(simulator, space, where[:1])
+        taken, answered = _timed(simulator, space, where[1:])
+        spent, done = spent + loading_s + taken, done + rows
         if answered:
-            point_s = min(point_s, share * taken / answered)
+            stretches.append((answered, taken))
+            long = [one for one in stretches if 2 * one[0] >= max(stretches)[0]]
+            point_s = share * sum(taken for _, taken in long) / sum(points for points, _ in long)
     return Estimate(done, point_s)
 
 
 def _timed(simulator: Simulator, space: DesignSpace, where: Index) -> tuple[float, int]:
     """Return the seconds that points take, and the number of points that constraints allow."""
-    started = time.perf_counter()
+    started = _seconds()
     batch = space.batch(where, space.kept(where))
     evaluate(simulator, batch)
-    return time.perf_counter() - started, batch.num_rows
+    return _seconds() - started, batch.num_rows
+
+
+def _seconds() -> float:
+    """Return a time that stands still while this thread waits for a CPU that others use."""
+    waited_ns = 0
+    with contextlib.suppress(OSError, ValueError, IndexError):  # a system without /proc
+        waited_ns = int(Path("/proc/thread-self/schedstat").read_text().split()[1])
+    return time.perf_counter() - 1e-9 * waited_ns
 
 
 def _spread(space: DesignSpace, count: int) -> Index:

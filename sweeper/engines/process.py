@@ -184,7 +184,7 @@ def _child(name: str, *, one_thread: bool = False) -> ChildProcess:
     return ChildProcess(name, one_thread=one_thread)
 
 
-def probed(task: Task, asked: int, patience_s: float = PROBE_S) -> Estimate:
+def probed(task: Task, asked: int, patience_s: float = PROBE_S, most_s: float = 0.0) -> Estimate:
     """Return the time of a point as `chunks.measured` measures it in a child.
 
     A child that is lost or silent counts as one point of `_PROBE_LIMIT_S`.
@@ -194,7 +194,7 @@ def probed(task: Task, asked: int, patience_s: float = PROBE_S) -> Estimate:
     try:
         child.load(task)
         _await(child, _READY_S)
-        child.send("probe", asked, patience_s)
+        child.send("probe", asked, patience_s, most_s)
         found: Estimate = _await(child, limit_s)
     except LostWorker as how:
         child.shut_down()
@@ -235,9 +235,9 @@ class _Orders:
         """Evaluate a batch."""
         return list(self.task.answer_in_parts(batch))
 
-    def probe(self, asked: int, patience_s: float) -> Estimate:
+    def probe(self, asked: int, patience_s: float, most_s: float) -> Estimate:
         """Evaluate a few points without keeping their rows, and return the time of a point."""
-        return measured(self.task.space, asked, patience_s)
+        return measured(self.task.space, asked, patience_s, most_s)
 
 
 def serve(file: int) -> None:

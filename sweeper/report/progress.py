@@ -105,7 +105,7 @@ class Progress:
         return _SEPARATOR.join(parts)
 
     def _rate(self) -> float | None:
-        """Return points per second over the latest third of the time; None at the start.
+        """Return points per second over the latest two thirds of the time; None at the start.
 
         The first part waits for compilers and workers, and the next parts are small, where
         vectorised simulators are slow; so only recent parts count.
@@ -113,7 +113,7 @@ class Progress:
         pace, now = self._pace[:], time.perf_counter()
         if len(pace) < _CALIBRATING or now - pace[0][0] < _CALIBRATING_S:
             return None
-        since = now - max((now - pace[0][0]) / 3, _CALIBRATING_S)
+        since = now - max((now - pace[0][0]) * 2 / 3, _CALIBRATING_S)
         then, before = max((p for p in pace[:-1] if p[0] <= since), default=pace[0])
         return (pace[-1][1] - before) / (now - then) or None
 

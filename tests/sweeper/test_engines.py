@@ -331,6 +331,22 @@ def test_probe_measures_cheap_neighbours(monkeypatch: pytest.MonkeyPatch) -> Non
     assert near.point_s < 0.002 < far.point_s
 
 
+@pytest.mark.parametrize("block", [1, 3, 50])
+def test_estimate_of_slow_unequal_points_is_close(
+    monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    """Every second block of points takes ten times as long."""
+
+    def timed(_: object, __: object, where: np.ndarray) -> tuple[float, int]:
+        return float(np.where(where // block % 2, 0.2, 0.02).sum()), len(where)
+
+    monkeypatch.setattr(chunks_module, "_timed", timed)
+    asked = space(TROUBLE, {"n": "0..9999"})
+    found = measured(asked, 10_000, 0.2, 10.0)
+    assert 0.11 / 1.5 < found.point_s < 0.11 * 1.5
+    assert found.probes > 20
+
+
 def test_removed_points_do_not_lower_the_time_estimate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -66,8 +66,24 @@ def test_remaining_time_uses_the_recent_rate(monkeypatch: pytest.MonkeyPatch) ->
         progress.add(part((1.0, 1.0), ok=points))
     now[0] = 64.0
     progress.add(part((1.0, 1.0), ok=1000))
-    assert "about 17 s left" in progress.line()  # (1,100 - 10) points in the last two seconds
-    assert "545/s" in progress.line()
+    assert "about 25 s left" in progress.line()  # (1,100 - 2) points in the last three seconds
+    assert "366/s" in progress.line()
+
+
+def test_time_left_is_steady_for_unequal_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    errors = []
+    for seed in range(20):
+        now[0], random = 0.0, np.random.default_rng(seed)
+        progress, ends_s = Progress(10_000, OBJECTIVES, started=0.0), list[float]()
+        for _ in range(100):
+            now[0] += random.choice([1.0, 11.0])  # seconds of a part of a hundred points
+            progress.add(part(ok=100))
+            if rate := progress._rate():
+                ends_s.append(now[0] + (progress.total - progress.done) / rate)
+        errors.append(max(abs(end_s / now[0] - 1.0) for end_s in ends_s[10:]))
+    assert np.mean(errors) < 0.4
 
 
 def test_live_front_equals_the_front_of_all_parts() -> None:
