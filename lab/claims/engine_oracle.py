@@ -121,6 +121,7 @@ def replay(run: Run, requests: Columns) -> ReplicaState:
         acceptance=(0.0,) * run["spec_tokens"],
         accept_cycle=tuple(json.loads(run["accepts"])),
         num_lookahead_tokens=run["spec_tokens"] if has_drafter else 0,
+        drafts_beyond_end=True,
         drops_cached_block=has_drafter,
         async_scheduling=run["async_scheduling"],
         reserve_full_isl=run["scheduler_reserve_full_isl"],

@@ -48,7 +48,7 @@ from simulators.core.fields import updated
 from simulators.core.folder import once
 from simulators.core.jit import Floats, Ints
 from simulators.kernels.energy import idle_w_of, with_power_shares
-from simulators.serving.point import NONE, NUCLEUS, OVERLAPPED, UNIFIED, ServingPoint
+from simulators.serving.point import NONE, NUCLEUS, OFF, ON, OVERLAPPED, UNIFIED, ServingPoint
 from simulators.serving.row_groups import kinds_of
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.parallelism import (
@@ -218,8 +218,10 @@ def _pool(point: ServingPoint, name: str, gpus: int, tp: int, gpu: str) -> Servi
     each = tp * point.pp * point.attention_dp
     if gpus % each:
         raise Infeasible(f"{name}_pool_is_no_whole_replicas", f"{gpus} GPUs, {each} a replica")
+    if point.scheduling.async_scheduling == ON:
+        raise Infeasible("async_scheduling_has_no_separate_pools")
     return replace(
-        updated(point, ONE_POOL),
+        updated(point, {**ONE_POOL, "scheduling.async_scheduling": OFF}),
         gpu=point.gpu if gpu == NOTHING else gpu,
         tp=tp,
         replicas=point.replicas * gpus // each,

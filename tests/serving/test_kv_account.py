@@ -17,6 +17,7 @@ LIMITS = (
     "RESERVED",
     "SWAP_CAPACITY",
     "NUM_DRAFT_TOKENS",
+    "SLOTS_BEYOND_END",
 )
 CAPACITY = 4  # of the queue and of a batch
 NO_TREE = np.zeros((0, at.TREE_COLUMNS), np.int64)
@@ -273,13 +274,17 @@ def test_decode_allocates_a_block_when_the_last_is_full() -> None:
     assert of(here, "FREE_BLOCKS", "RUNNING") == [4, 0]
 
 
-def test_decode_reserves_blocks_for_draft_tokens_beyond_the_output() -> None:
+@pytest.mark.parametrize(("beyond", "blocks"), [(0, 0), (4, 1)])
+def test_decode_reserves_blocks_for_draft_tokens_up_to_a_limit(beyond: int, blocks: int) -> None:
     longer = decodes(30, 2) | {"OUTPUT": 40}
     here = view(
-        longer, {"PROMPT": 16, "OUTPUT": 16, "NUM_COMPUTED": 31, "BLOCKS": 2}, NUM_DRAFT_TOKENS=4
+        longer,
+        {"PROMPT": 16, "OUTPUT": 16, "NUM_COMPUTED": 31, "BLOCKS": 2},
+        NUM_DRAFT_TOKENS=4,
+        SLOTS_BEYOND_END=beyond,
     )
     missing = [kv_cache.blocks_missing(here.limits, here.request, who) for who in (0, 1)]
-    assert missing == [1, 1]  # 34 and 35 tokens take a third block, although one ends at 32
+    assert missing == [1, blocks]  # 34 tokens take a third block; the other's answer ends at 32
 
 
 def test_chunked_prefills_come_before_unscheduled_decodes() -> None:

@@ -67,6 +67,7 @@ def test_compiled_kernels_read_limits_as_integers() -> None:
         reserve_full_isl=True,
         long_prefill_token_threshold=256,
         num_lookahead_tokens=2,
+        drafts_beyond_end=True,
     ).vector()
     names = {
         at.BLOCK: 16,
@@ -94,6 +95,7 @@ def test_compiled_kernels_read_limits_as_integers() -> None:
         at.RESERVE_FULL_ISL: 1,
         at.LONG_PREFILL_TOKEN_THRESHOLD: 256,
         at.NUM_LOOKAHEAD_TOKENS: 2,
+        at.SLOTS_BEYOND_END: at.ALL_DECODES,
         at.DROPS_CACHED_BLOCK: 0,
         at.ACCEPT_CYCLE: 0,
         at.ACCEPTANCE: at.CERTAIN // 2,

@@ -60,6 +60,7 @@ def allowed(chosen: Options) -> ReplicaLimits:
         long_prefill_token_threshold=chosen.long_prefill_token_threshold,
         num_draft_tokens=chosen.num_speculative_tokens,
         num_lookahead_tokens=chosen.num_lookahead_tokens,
+        drafts_beyond_end=True,
         acceptance=(0.0,) * chosen.num_speculative_tokens,
         accept_cycle=chosen.accepts,
     )

@@ -167,14 +167,15 @@ def draw(state: ReplicaState, replica: int, slot: int, made: int) -> tuple[int, 
             continue
         end, num_computed = prompt + request[req, at.OUTPUT], num_computed + tokens[i] + made
         allocated = request[req, at.BLOCKS] * block
-        needed = num_computed - 1 + ahead
+        last_slot = end + limits[at.SLOTS_BEYOND_END]
+        needed = min(num_computed - 1 + ahead, last_slot)
         if made > 0 and needed > allocated:
             request[req, at.BLOCKS] = -(-needed // block)
             allocated = request[req, at.BLOCKS] * block
         more = min(end - num_computed, verify(limits, drafts, request, req, num_computed))
         tokens[i] += more
         grown += 1 + more
-        needed = num_computed + more + ahead
+        needed = min(num_computed + more + ahead, last_slot)
         if num_computed + more == end:
             lacking += at.UNTIL_CHANGED
         elif needed > allocated:

@@ -282,8 +282,9 @@ def blocks_for(tokens: int, block: int) -> int:
 @kernel(i8(*arrays(i8, 1), matrix(i8), i8))
 def blocks_missing(limits: Ints, request: Ints, req: int) -> int:
     """Return the number of blocks to allocate for a decode's next token and draft tokens."""
-    tokens = request[req, at.NUM_COMPUTED]
-    tokens += limits[at.NUM_DRAFT_TOKENS] + limits[at.NUM_LOOKAHEAD_TOKENS]
+    end = request[req, at.PROMPT] + request[req, at.OUTPUT] + limits[at.SLOTS_BEYOND_END]
+    slots = limits[at.NUM_DRAFT_TOKENS] + limits[at.NUM_LOOKAHEAD_TOKENS]
+    tokens = max(request[req, at.NUM_COMPUTED], min(request[req, at.NUM_COMPUTED] + slots, end))
     if tokens <= request[req, at.BLOCKS] * limits[at.BLOCK]:  # mostly, and products cost less
         return 0
     return blocks_for(tokens, limits[at.BLOCK]) - request[req, at.BLOCKS]  # type: ignore[no-any-return]

@@ -18,7 +18,7 @@ import numpy as np
 
 from simulators.catalog.engine import engine_of
 from simulators.composition.price import iteration
-from simulators.composition.replica import Replica
+from simulators.composition.replica import NOTHING, Replica
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.folder import ROUTERS, SCHEDULERS, load_module
 from simulators.core.jit import Ints, Kernel
@@ -52,6 +52,7 @@ class Scheduler:
     kv_transfer: bool = False  # can decode requests of separate prefill replicas
     watermark: float = 0.01  # share of the blocks kept free at admission
     options: tuple[str, ...] = ()  # further rules, fields of `SchedulingConfig`
+    drafts_beyond_end: bool = False  # all drafts allocate blocks, also those after the last token
     async_methods: tuple[str, ...] = ()  # of speculation, with asynchronous scheduling
     lookahead_methods: tuple[str, ...] = ()  # whose drafter needs slots after the batch's tokens
     block_drop_methods: tuple[str, ...] = ()  # that compute the last cached block again
@@ -149,6 +150,7 @@ class ReplicaLimits:
     accept_cycle: tuple[int, ...] = ()  # accepted tokens of a request's iterations; (): drawn
     num_lookahead_tokens: int = 0  # slots for a drafter after the scheduled tokens
     drops_cached_block: bool = False  # a drafter computes the last cached block again
+    drafts_beyond_end: bool = False  # all drafts allocate blocks, also those after the last token
     async_scheduling: bool = False  # the next batch is formed when one is launched
     reserve_full_isl: bool = False  # a prompt is admitted only if all of it fits
     long_prefill_token_threshold: int = 0  # prompt tokens of a request in one batch; 0: no limit
@@ -164,6 +166,7 @@ class ReplicaLimits:
         for name in COPIED:
             limits[getattr(at, name.upper())] = getattr(self, name)
         limits[at.BLOCK], limits[at.WATERMARK] = self.block_size, self.watermark_blocks
+        limits[at.SLOTS_BEYOND_END] = self.drafts_beyond_end * at.ALL_DECODES
         limits[at.MOVE_NS] = round(self.move_s * 1e9)
         limits[at.RESERVED] = reserved = self.max_model_len // self.block_size
         fit = self.blocks // max(1, reserved)
@@ -272,6 +275,7 @@ def limits_of(
         num_lookahead_tokens=drafter.drafted
         if drafter and method in scheduler.lookahead_methods
         else 0,
+        drafts_beyond_end=scheduler.drafts_beyond_end,
         drops_cached_block=method in scheduler.block_drop_methods,
         async_scheduling=_is_async(point, ranks),
         reserve_full_isl=_follows(
@@ -293,13 +297,14 @@ def _is_async(point: ServingPoint, ranks: int) -> bool:
         Infeasible: it is requested, and another option excludes it.
     """
     requested = point.scheduling.async_scheduling
-    is_alone = point.pp * ranks == 1 and point.pools.prefill_gpus == 0
-    options = (point.scheduler, point.runtime, requested, point.speculation.method)
+    is_alone = point.pp * ranks == 1
+    method = point.speculation.method if point.speculation.num_draft_tokens else NOTHING
+    options = (point.scheduler, point.runtime, requested, method)
     is_async = is_alone and schedules_async(*options, point.cache.preemption)
     if requested == ON and not is_async:
         raise Infeasible(
             f"{point.scheduler}_has_no_async_scheduling",
-            "or not with this method of speculation, pipeline stages, ranks, pools or swapping",
+            "or not with this method of speculation, pipeline stages, ranks or swapping",
         )
     return is_async
 

@@ -136,10 +136,11 @@ the replica at the end of the request."""
     RESERVE_FULL_ISL,  # 1: a prompt is admitted only if all of it fits
     LONG_PREFILL_TOKEN_THRESHOLD,  # prompt tokens of a request in one batch; 0: no limit
     NUM_LOOKAHEAD_TOKENS,  # slots that a drafter needs after the scheduled tokens
+    SLOTS_BEYOND_END,  # that drafts may allocate after the last token of an answer
     DROPS_CACHED_BLOCK,  # 1: a drafter computes the last block of a cached prefix again
     ACCEPT_CYCLE,  # length of a cycle of numbers of accepted tokens; 0: they are drawn
     DRAFT_MAX_RUNNING,  # first of the running requests up to which 1, 2 ... levels are drafted
-) = range(29)
+) = range(30)
 MOST_DRAFTED = 16
 ACCEPTANCE = DRAFT_MAX_RUNNING + MOST_DRAFTED
 """First of the shares of iterations that accept at least 1, 2 ... draft tokens, times CERTAIN; or

@@ -203,6 +203,7 @@ class QueueState:
 def has_fixed_population(station: Station) -> NDArray[np.bool_]:
     """Return the rows whose number of requests does not depend on the replica's speed."""
     away = (station.think_s > 0.0) | (station.server_s > 0.0) | (station.lag_iterations > 0.0)
+    away |= station.formed_ahead > 0.0
     known: NDArray[np.bool_] = np.isnan(station.rate) & (np.isinf(station.clients) | ~away)
     return known
 
@@ -307,6 +308,7 @@ class SteadyState:
     ttft_s: Floats
     tpot_s: Floats
     queue_s: Floats
+    formed_s: Floats  # part of `queue_s`: the wait for a batch that was formed ahead
     saturated: NDArray[np.bool_]
 
 
@@ -346,7 +348,9 @@ def state_of(
     # With chunked prefill, every iteration decodes, so TPOT follows from the mean iteration.
     round_s = cycle_s / cycle.rounds * cycle.per_token
     later_s = np.where(station.chunked & ~at_once, round_s, later_s)
-    formed_s = station.formed_ahead * busy * cycle_s / cycle.rounds
+    # Only requests of other clients keep a replica busy when a client's request arrives.
+    others = 1.0 - np.where(closed, 1.0 / station.clients, 0.0)
+    formed_s = station.formed_ahead * others * busy * cycle_s / cycle.rounds
     queue_s = np.where(saturated, np.nan, slot_wait_s + prompt_wait_s + formed_s)
     return SteadyState(
         requests_per_s=actual,
@@ -355,6 +359,7 @@ def state_of(
         ttft_s=queue_s + first_s,
         tpot_s=np.where(cycle.later > 0.0, later_s, np.nan),
         queue_s=queue_s,
+        formed_s=formed_s,
         saturated=saturated,
     )
 

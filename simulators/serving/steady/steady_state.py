@@ -126,7 +126,8 @@ def _queue_state(design: SteadyDesign, feasible: FeasibleReplicas) -> QueueState
                 busy=np.ones(each.size), running=taken * part.stages, waiting=np.zeros(each.size)
             )
             state = state_of(part, rows_of(design.lengths, each), cycle, prices, taken, full)
-            away_s[:, 1:] = (part.think_s + frontend_s(part, state.tpot_s)).reshape(some.size, -1)
+            away = part.think_s + frontend_s(part, state.tpot_s) + state.formed_s
+            away_s[:, 1:] = away.reshape(some.size, -1)
             queue.put(some, queue_state_of(rows_of(station, some), tried, per_s, away_s))
     return queue
 
