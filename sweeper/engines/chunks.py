@@ -217,7 +217,7 @@ def _timed(simulator: Simulator, space: DesignSpace, where: Index) -> tuple[floa
 
 
 def _seconds() -> float:
-    """Return a time that stands still while this thread waits for a CPU that others use."""
+    """Return the wall time in seconds less the time for which this thread waited for a CPU."""
     waited_ns = 0
     with contextlib.suppress(OSError, ValueError, IndexError):  # a system without /proc
         waited_ns = int(Path("/proc/thread-self/schedstat").read_text().split()[1])

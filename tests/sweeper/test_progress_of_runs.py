@@ -8,8 +8,8 @@ import pytest
 
 from simulators.core.errors import UserError
 from sweeper.__main__ import main
-from sweeper.commands import run
 from sweeper.report.answers import latest
+from sweeper.report.progress import Progress
 
 SPACE = """\
 simulator: tests.toys.quadratic
@@ -28,7 +28,7 @@ def stopped(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(run, "_check_failures", stop)
+        patch.setattr(Progress, "add", stop)
         assert main(COMMAND) == 130
 
 
