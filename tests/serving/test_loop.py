@@ -331,6 +331,16 @@ def test_polling_interval_counts_iterations_of_all_stages(
     assert np.array_equal(lazy.times[:, COMPLETED], eager.times[:, COMPLETED])
 
 
+def test_polling_restarts_every_interval_while_memory_is_full() -> None:
+    requests = asked(
+        np.zeros(27), np.ones(27, int), np.array([1, 176, 1, 1, 1, 160, 1, 112] + [1] * 19)
+    )
+    allowed = tight("trtllm", poll_interval=10, prefix_caching=True)
+    lazy = run(requests, "trtllm", allowed=allowed, replicas=2)
+    eager = run(requests, ASKED_EACH_TIME["trtllm"], allowed=allowed, replicas=2)
+    assert np.array_equal(lazy.times[:, COMPLETED], eager.times[:, COMPLETED])
+
+
 def test_preemption_triggers_rescheduling_when_blocks_free_up() -> None:
     requests = asked(
         np.array([0.02, 0.02, 0.32, 0.321]),

@@ -37,24 +37,20 @@ FILLED = 0.9
 def schedule(_now: float, view: View) -> int:
     """Schedule decodes, then partial prefills, then whole prompts within the token budget.
 
-    `MEMO` is one more than the iterations for which prompts were delayed, 0 if none was.
+    `MEMO` counts the iterations for which prompts were delayed.
     """
     limits, pool, request = view.limits, view.pool, view.request
     token_budget = schedule_running(view, limits[at.TOKEN_BUDGET], False)
     decodes = pool[at.BATCH_SIZE]
     token_budget = schedule_running(view, token_budget, True)
     running = pool[at.BATCH_SIZE]
-    if limits[at.POLL_INTERVAL] > 1:
-        waited = pool[at.MEMO] - 1 + pool[at.ELAPSED] if pool[at.MEMO] > 0 else 0
-        waits = pool[at.WAITING] > 0 and decodes > 0 and waited < limits[at.POLL_INTERVAL]
-        pool[at.MEMO] = 0
-        if (
-            waits
-            and limits[at.TOKEN_BUDGET] - token_budget + waiting_tokens(view)
-            < FILLED * limits[at.TOKEN_BUDGET]
-        ):
-            pool[at.MEMO] = waited + 1
-            return limits[at.POLL_INTERVAL] - waited if running == decodes else 1
+    polls = limits[at.POLL_INTERVAL] > 1 and pool[at.WAITING] > 0
+    if polls and decodes > 0 and pool[at.MEMO] < limits[at.POLL_INTERVAL]:
+        tokens = limits[at.TOKEN_BUDGET] - token_budget + waiting_tokens(view)
+        if tokens < FILLED * limits[at.TOKEN_BUDGET]:
+            pool[at.MEMO] += 1
+            return 1
+    pool[at.MEMO] = 0
     while token_budget > 0 and has_waiting_slot(limits, pool):
         req = view.waiting[pool[at.WAITING_HEAD]]
         prompt, cached = request[req, at.PROMPT], cached_tokens_of(view, req)
@@ -68,7 +64,8 @@ def schedule(_now: float, view: View) -> int:
         num_scheduled = min(missing, token_budget)
         admit(view, blocks, num_scheduled, cached)
         token_budget -= num_scheduled
-    return at.UNTIL_CHANGED if pool[at.BATCH_SIZE] == decodes and pool[at.RUNNING] == 0 else 1
+    holds = pool[at.BATCH_SIZE] == decodes and pool[at.RUNNING] == 0 and not polls
+    return at.UNTIL_CHANGED if holds else 1
 
 
 @kernel(i8(VIEW))
