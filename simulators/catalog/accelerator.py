@@ -284,7 +284,6 @@ def _accelerator(path: Path) -> Accelerator:
 
 
 def _check(accelerator: Accelerator, path: Path) -> None:
-    """Raise UserError for invalid levels, or meshes that do not divide each other."""
     names = [level.name for level in accelerator.levels]
     if len(set(names)) != len(names):
         raise UserError(f"{path}: two levels have one name: {', '.join(names)}")
@@ -302,7 +301,6 @@ def _check(accelerator: Accelerator, path: Path) -> None:
 
 
 def _check_meshes(accelerator: Accelerator, where: str) -> None:
-    """Raise UserError unless every mesh divides the mesh of the next level."""
     meshes = [(level.name, level.mesh) for level in accelerator.levels]
     meshes.append(("mac", accelerator.mac.mesh))
     for name, mesh in meshes:

@@ -254,7 +254,6 @@ def _with_vector_peaks(sheet: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _base_of(sheet: Mapping[str, object], path: Path) -> Gpu | None:
-    """Return the GPU that the key `like` of a sheet names, or None."""
     name = sheet.get("like")
     if name is None:
         return None

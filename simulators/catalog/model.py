@@ -207,7 +207,6 @@ def _model(path: Path) -> LanguageModel:
 
 
 def _checked(path: Path, model: LanguageModel) -> LanguageModel:
-    """Return the model; raise UserError for invalid sizes."""
     for size in ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab", "max_context"):
         positive(getattr(model, size), path, size)
     if model.heads % model.kv_heads:

@@ -68,7 +68,6 @@ class PriceList:
         return self.gpus.get(name) or owned.get(name)
 
     def _listed(self, gpu: Gpu) -> str:
-        """Return the name of a GPU in the price list; a what-if GPU has the name of its base."""
         return gpu.name if gpu.name in self._priced() else gpu.measured_as or gpu.name
 
     def usd_per_gpu_hour(self, gpu: Gpu) -> float:

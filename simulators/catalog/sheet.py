@@ -61,7 +61,6 @@ def positive(value: float, path: Path, key: str) -> None:
 
 
 def _value(hint: Any, value: Any, path: Path, key: str, rule: ValueRule) -> Any:
-    """Return a value converted to the type of its field; tables become dataclasses."""
     converted = _converted(hint, value, path, key, rule)
     is_number = isinstance(converted, int | float) and not isinstance(converted, bool)
     if is_number and (wrong := rule.broken_by(key, converted)):

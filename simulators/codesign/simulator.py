@@ -207,7 +207,6 @@ def _areas(batch: pa.RecordBatch, names: Sequence[str], arrays: Ints) -> Floats:
 
 
 def _lacks_die(batch: pa.RecordBatch) -> NDArray[np.bool_]:
-    """Return a mask of the rows whose GPU computes itself and has a die of unknown area."""
     itself = which(batch, "accelerator", NOTHING.__eq__)
     if not itself.any():
         return itself
@@ -286,7 +285,6 @@ def _goodput(batch: pa.RecordBatch, found: pa.RecordBatch) -> pa.Array:
 
 
 def _served(batch: pa.RecordBatch, names: Sequence[str], kinds: Ints) -> pa.RecordBatch:
-    """Return a batch with the columns of the serving simulator and the names of the arrays."""
     column = pa.DictionaryArray.from_arrays(pa.array(kinds, pa.int32()), pa.array(names))
     some = batch.select([column.name for column in columns_of(ServingPoint)])
     return some.set_column(some.schema.get_field_index("accelerator"), "accelerator", column)

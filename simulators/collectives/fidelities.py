@@ -192,7 +192,6 @@ def _padded(size_bytes: Ints, op: Ints, ranks: Ints, splits: Ints) -> Ints:
 
 
 def _plans(batch: pa.RecordBatch) -> tuple[tuple[Plan, ...], NDArray[np.int64]]:
-    """Return the distinct plans of a batch, and the position of the plan of each row."""
     groups = alike(batch, ("topology", "algorithm", "link_bytes_per_s", "latency_s"))
     plan = np.zeros(batch.num_rows, np.int64)
     for position, (rows, _) in enumerate(groups):
@@ -435,7 +434,6 @@ def played(rows: CollectiveBatch, row: int) -> PlayedStep:
 
 
 def _analytic(rows: CollectiveBatch, times: Times) -> None:
-    """Write the times of rows with the fidelity `analytic`."""
     where = np.flatnonzero(rows.is_word("fidelity", "analytic") & (times.reasons == ""))
     taken = _closed_form_ns(rows.plans, rows.requests[where], rows.memory_bytes_per_s[where])
     impossible = taken == IMPOSSIBLE
@@ -467,7 +465,6 @@ def _event(rows: CollectiveBatch, fidelity: str, times: Times) -> None:
 
 
 def _simulated(plan: Plan, request: Ints, memory_bytes_per_s: float, mode: int) -> Report | str:
-    """Return the report of a run, or the reason of its failure."""
     try:
         report = simulate(plan, request, memory_bytes_per_s, mode=mode)
     except Infeasible as verdict:
@@ -507,7 +504,6 @@ def _measured(rows: CollectiveBatch, times: Times) -> None:
 
 
 def _why_not(rows: CollectiveBatch, row: int) -> str:
-    """Return the reason of a row whose algorithm does not support the collective."""
     plan = rows.plans[rows.plan[row]]
     words = (rows.named_at("algorithm", row), rows.named_at("collective", row), plan.topology.name)
     return "no_such_algorithm: {} cannot do {} on {}; ".format(*words) + (

@@ -174,7 +174,6 @@ SIMULATOR = Collectives()
 
 
 def _columns(rows: CollectiveBatch, times: Times) -> Columns:
-    """Return the metrics of rows with a single collective; steps are still NaN."""
     out: Columns = {f.name: np.full(len(rows.plan), np.nan) for f in fields(CollectiveMetrics)}
     size = rows.size_bytes.astype(np.float64)
     moving = np.where(times.seconds > 0.0, times.seconds, np.nan)
@@ -191,7 +190,6 @@ def _columns(rows: CollectiveBatch, times: Times) -> Columns:
 
 
 def _play(rows: CollectiveBatch, row: int, out: Columns, shares: Shares) -> str:
-    """Write the metrics and shares of a step's row; return the reason if it is infeasible."""
     try:
         step = played(rows, row)
     except Infeasible as verdict:

@@ -70,7 +70,6 @@ def read_choice(path: Path) -> dict[str, Any]:
 
 
 def _text(path: Path) -> str:
-    """Return the text of a file."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError):
@@ -80,7 +79,6 @@ def _text(path: Path) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _parsed(path: Path, seal: str) -> dict[str, Any]:
-    """Return the content of a calibration file from the cache, or parse it."""
     folder = _kept_in()
     with contextlib.suppress(OSError, ValueError):
         content: dict[str, Any] = json.loads((folder / f"{seal}.json").read_bytes())

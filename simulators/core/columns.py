@@ -65,7 +65,6 @@ def schema_of(kind: Any) -> pa.Schema:
 
 
 def _arrow_type(hint: Any) -> pa.DataType:
-    """Return the Arrow type of a field's annotation; `X | None` is a nullable X."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         hint = next(arg for arg in typing.get_args(hint) if arg is not type(None))
     return {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}[hint]
@@ -260,7 +259,6 @@ def _answer(
     infeasible: Sequence[str] | None,
     evidence: Sequence[pa.Array],
 ) -> pa.RecordBatch:
-    """Return a result batch: metrics, status, reason and evidence shares."""
     kept = [f for f in schema if f.name not in SHARES]
     rows = len(evidence[0])
     if infeasible is None:

@@ -183,7 +183,6 @@ def updated(point: P, values: Mapping[str, Any]) -> P:
 
 
 def _by_group(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return the values outside of groups, and the values of each group."""
     own: dict[str, Any] = {}
     groups: dict[str, dict[str, Any]] = {}
     for name, value in values.items():

@@ -154,7 +154,6 @@ class Folder:
 
 @functools.cache
 def _places(folder: Folder, home: str) -> tuple[Path, ...]:
-    """Return the folders that are searched, the user's own first."""
     last = Path(folder.path).name
     own = [Path("catalog") / last, *([Path(home) / last] if home else [])]
     return (*own, folder.shipped)
@@ -287,7 +286,6 @@ def _read_toml(path: Path, _mtime_ns: int, _size: int) -> dict[str, Any]:
 
 
 def _infinite_keys(content: Any, key: str = "") -> Iterator[str]:
-    """Yield the dotted keys of numbers that are not finite."""
     if isinstance(content, float) and not math.isfinite(content):
         yield key
     named: Iterable[tuple[Any, Any]] = content.items() if isinstance(content, dict) else ()
@@ -401,7 +399,6 @@ def load_module(folder: Folder, name: str) -> ModuleType:
 
 
 def _check_module(name: str) -> None:
-    """Raise `UserError` for a module in the current folder, unless the folder is trusted."""
     first, here = name.partition(".")[0], Path.cwd().resolve()
     places: list[str | None] = [first, f"{first}.py"]
     with contextlib.suppress(ValueError):  # `__main__` has no spec

@@ -104,7 +104,6 @@ def _is_safe(folder: Path) -> bool:
 
 
 def _owners(folder: Path | str) -> set[int]:
-    """Return the user ids that own the files below a folder."""
     owners = set()
     with os.scandir(folder) as found:
         for file in found:
@@ -332,7 +331,6 @@ def _locked(path: Path | None) -> Iterator[None]:
 
 
 def _try_lock(file: IO[str]) -> bool:
-    """Lock a file exclusively and return True, or return False if another process holds it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -133,7 +133,6 @@ def _between(table: Floats, x: Floats, y: Floats) -> Floats:
 
 @functools.cache
 def _spreads(dataflow: str) -> tuple[tuple[int, int], ...]:
-    """Return the pairs of dimensions that may be spread over columns and rows."""
     pairs = (
         (DIMS.index(x), DIMS.index(y))
         for columns, rows in spread_of(dataflow)

@@ -432,7 +432,6 @@ def tile_words_by_level(
 def _traffic(
     accelerator: Accelerator, problem: Problem, keep: Ints, counts: Ints
 ) -> tuple[Traffic, ...]:
-    """Return the traffic of every level and kept tensor."""
     if not problem.has_partial_tiles[0]:
         problem.totals[:] = counts * problem.instances[: keep.size, at.USED, None, None]
     lines = []

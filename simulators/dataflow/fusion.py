@@ -103,7 +103,6 @@ def _edp(found: tuple[Found, Found]) -> float:
 def _less(
     accelerator: Accelerator, place: int, held: int, allowed: tuple[tuple[str, ...], ...]
 ) -> Accelerator:
-    """Return the accelerator without the words that a level holds."""
     level = accelerator.levels[place]
     smaller = dataclasses.replace(level, reserved_words=held, may_keep=allowed)
     levels = (*accelerator.levels[:place], smaller, *accelerator.levels[place + 1 :])

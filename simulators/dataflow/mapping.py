@@ -144,7 +144,6 @@ def decode(loops: Ints, keep: Ints, layer: Layer, accelerator: Accelerator) -> L
 
 
 def _check_reach(bounds: Ints, dim: str, size: int) -> None:
-    """Raise a `UserError` if the outermost loop of a dimension has superfluous iterations."""
     inner = math.prod(int(b) for b in bounds)
     for bound in (int(b) for b in bounds):
         inner //= bound
@@ -158,7 +157,6 @@ def _check_reach(bounds: Ints, dim: str, size: int) -> None:
 
 
 def _stop_at_end(loops: Ints, dim: int, size: int) -> None:
-    """Shorten the outermost loops over a dimension to the necessary iterations."""
     inner = math.prod(int(b) for b in loops[:, BOUNDS, dim].ravel())
     for level in range(len(loops)):
         for row in BOUNDS:

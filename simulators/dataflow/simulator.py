@@ -285,7 +285,6 @@ def machine_for(point: DataflowPoint) -> Accelerator:
 
 
 def _found(point: DataflowPoint, accelerator: Accelerator) -> list[tuple[Layer, int, Found]]:
-    """Return the layers of a point with their counts and mappings."""
     layers = layers_named(point.network, point.layer)
     if point.mapping:
         if len(layers) > 1:
@@ -327,7 +326,6 @@ def _found(point: DataflowPoint, accelerator: Accelerator) -> list[tuple[Layer, 
 
 
 def _zeros(point: DataflowPoint) -> Sparsity | None:
-    """Return the sparsity of a point, or None for dense operands."""
     given_as = (point.weight_density, point.input_density, point.weight_format, point.input_format)
     if given_as == ("1", "1", "none", "none") and point.zeros == "none":
         return None

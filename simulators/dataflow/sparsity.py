@@ -194,7 +194,6 @@ def _expected(
     tiles: Mapping[tuple[str, str], int],
     share: float,
 ) -> Traffic:
-    """Return one line of traffic with the expected words."""
     names = [level.name for level in accelerator.levels]
     inner = [t.level for t in dense.traffic if t.tensor == line.tensor]
     child = inner.index(line.level) + 1

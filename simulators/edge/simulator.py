@@ -297,7 +297,6 @@ class _DeviceFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _read_device(path: Path) -> tuple[str, Weights]:
-    """Return the search space and the weights of a device file."""
     try:
         found = msgspec.json.decode(path.read_bytes(), type=_DeviceFile)
     except OSError as error:
@@ -322,7 +321,6 @@ def _read_device(path: Path) -> tuple[str, Weights]:
 
 
 def _weights(unit_s: float, mean: Any, noise: float, covariance: Any) -> Weights:
-    """Return weights; without a covariance the weights are certain."""
     means = np.array(mean, np.float64)
     certain = np.zeros((means.size, means.size)) if covariance is None else covariance
     return Weights(float(unit_s), means, np.array(certain, np.float64), float(noise))
@@ -432,7 +430,6 @@ def _texts(batch: pa.RecordBatch) -> list[str]:
 
 
 def _accuracies(file: Path) -> Mapping[str, float]:
-    """Return the accuracy by network of a user's CSV file."""
     try:
         with file.open(encoding="utf-8", newline="") as stream:
             rows = list(csv.DictReader(stream))

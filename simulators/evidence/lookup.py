@@ -118,7 +118,6 @@ def _folders(folders: tuple[Path, ...]) -> tuple[tuple[str, ...], ...]:
 
 
 def _mtime_ns(folder: str) -> int:
-    """Return the modification time of a folder; 0 if the folder does not exist."""
     try:
         return os.stat(folder).st_mtime_ns  # noqa: PTH116 - asked ten thousand times a command
     except OSError:
@@ -299,7 +298,6 @@ def _nearness(source: Source) -> tuple[int, int, int, float, str]:
 
 
 def _known_gpu(name: str) -> Gpu | None:
-    """Return a GPU of the catalog, or None for a data sheet that was given by path."""
     try:
         return load_gpu(name)
     except UserError:
@@ -320,7 +318,6 @@ def _rates(gpu: Gpu) -> tuple[float, float]:
 
 
 def _is_source(gpu: Gpu, row: Kind) -> bool:
-    """Return whether the ratio of 16-bit to fp32 rate is high enough for a source."""
     return _rates(gpu)[1] >= row.least_ratio * gpu.peak("fp32")
 
 

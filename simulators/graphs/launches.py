@@ -120,7 +120,6 @@ def _stays_alone(node: Node) -> bool:
 
 
 def _kernels(graph: Graph, node: Node, dtype: str, *, training: bool) -> tuple[Compute, ...]:
-    """Return the kernel launches of an operator's forward pass."""
     kind, size = node.kind, float(node.numbers)
     if kind in VIEWS or (kind == "dropout" and not training):
         return ()
@@ -203,7 +202,6 @@ def _convolution(graph: Graph, node: Node, dtype: str) -> Compute:
 def _fused_groups(
     graph: Graph, dtype: str, *, training: bool
 ) -> Iterator[tuple[int, KernelLaunch]]:
-    """Yield the position and the launch of each group of fused operators."""
     group = _groups(graph, training=training)
     members: dict[int, set[int]] = {}
     for position, head in group.items():
@@ -289,7 +287,6 @@ def _gradient_sums(
 
 
 def _derivative(graph: Graph, node: Node, dtype: str) -> tuple[Compute, ...]:
-    """Return the kernels of one operator's derivative."""
     kind, size = node.kind, float(node.numbers)
     if kind in PRODUCTS:
         return _product_derivative(graph, node, dtype)

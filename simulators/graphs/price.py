@@ -220,12 +220,10 @@ def _varying(kernel: Compute) -> set[str]:
 
 
 def _varying_columns(kernel: Compute) -> list[str]:
-    """Return the size fields, in which kernels of one call may differ."""
     return [n for n, value in vars(kernel).items() if isinstance(value, float) and n not in SCALARS]
 
 
 def _stacked(kernels: Sequence[Compute]) -> Compute:
-    """Return one operator with columns of sizes for kernels of one kind."""
     columns: dict[str, Any] = {
         name: np.array([getattr(kernel, name) for kernel in kernels], np.float64)
         for name in _varying_columns(kernels[0])
@@ -396,7 +394,6 @@ def explained_pass(job: GraphJob, one: Pass) -> list[Contribution]:
 
 
 def _bound(job: GraphJob, work: float, moved: float) -> str:
-    """Return the rate of the data sheet that takes longer: compute or memory."""
     compute = work / job.gpu.peak(job.dtype)
     memory = moved / job.gpu.hbm_bytes_per_s
     return "compute" if compute > memory else "memory"

@@ -105,7 +105,6 @@ def parameters(job: Job, plans: Plans) -> Parameters:
 
 
 def _has_both_ends(plans: Plans) -> NDArray[np.bool_]:
-    """Return for each row whether the first rank holds both embedding and head."""
     return np.asarray((plans.pp == 1) | (plans.schedule == DUALPIPE_V), np.bool_)
 
 

@@ -315,7 +315,6 @@ def _unfused(attention: Attention, job: Job) -> Iterable[PassKernel]:
 
 
 def _with_gradients(operator: Compute) -> list[PassKernel]:
-    """Return an operator of a forward pass and the operators of its gradients."""
     forward = PassKernel(operator, FORWARD)
     if isinstance(operator, Gemm):
         m, n, k = operator.m, operator.n, operator.k
@@ -485,7 +484,6 @@ def kind_of(task: PassKernel) -> str:
 
 
 def _summed(mine: Sequence[PassKernel], columns: Sequence[Floats]) -> dict[tuple[str, str], Floats]:
-    """Return the sums by pass and kind, recomputation passes included."""
     sums: dict[tuple[str, str], Floats] = {}
     for task, column in zip(mine, columns, strict=True):
         for phase, share in _phases(task):
@@ -553,7 +551,6 @@ def _varying(kernel: Compute) -> set[str]:
 
 
 def _sizes(kernel: Compute) -> tuple[str, ...]:
-    """Return the fields that may differ between kernels priced in the same call."""
     known = SIZES.get(type(kernel), ())
     return known or tuple(n for n, value in vars(kernel).items() if isinstance(value, np.ndarray))
 

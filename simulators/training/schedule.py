@@ -383,7 +383,6 @@ def pipelines_s(
 def _of_shape(
     schedule: int, pp: int, chunks: int, m: int, layers: int, dense: int, parts: Floats
 ) -> Floats:
-    """Return the end of each row's pipeline, for rows of one shape; equal rows run once."""
     distinct, which = np.unique(parts, axis=0, return_inverse=True)
     number, tasks = pp * chunks, sorted_tasks(schedule, pp, chunks, m)
     seconds = np.zeros((len(distinct), number, KINDS))

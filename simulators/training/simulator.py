@@ -118,7 +118,6 @@ def explained(
 
 
 def _kernels(work: Work, constants: Constants, gpus: int) -> list[Contribution]:
-    """Return the contributions of kernels by pass and kind."""
     plans = work.plans
     often = float(plans.micro_batches[0]) / float(plans.pp[0])
     counts, column = counts_of(work.job), int(work.which[0])

@@ -266,7 +266,6 @@ def pace(constants: Constants, job: Job, kind: str) -> float:
 
 
 def _passes(work: Work, name: str, constants: Constants) -> dict[str, Floats]:
-    """Return the seconds of kernels of each pass of a piece, recomputation with the gradients."""
     sums = {phase: np.zeros(work.plans.size) for phase in PHASES}
     for (phase, kind), column in work.pieces[name].seconds.items():
         sums[phase] += pace(constants, work.job, kind) * column[work.which]
@@ -279,7 +278,6 @@ def _passes(work: Work, name: str, constants: Constants) -> dict[str, Floats]:
 def _exposed(
     work: Work, name: str, passes: Mapping[str, Floats], constants: Constants
 ) -> dict[tuple[str, str], Floats]:
-    """Return the exposed seconds of a piece's messages, by pass and purpose."""
     job, plans, which, sent = work.job, work.plans, work.which, work.messages[name]
     hides_experts = hides_expert_exchange(job, plans)
     others = {FORWARD: passes[INPUTS] + passes[WEIGHTS], INPUTS: passes[FORWARD]}

@@ -175,7 +175,6 @@ def _is_mirrored(state: State, stream_row: int) -> int:
 
 @kernel(i8(STATE, i8), no_refcount=True)
 def _tree_position(state: State, stream_row: int) -> int:
-    """Return the position of a rank in the tree of its chunk."""
     p, phases = state.stream[stream_row, at.STAGE], state.phases
     rank = stream_row // state.settings.streams
     position: int = rank // state.strides[phases.axis[p]] % phases.ranks[p]
@@ -244,7 +243,6 @@ def send_in_tree(state: State, stream_row: int, now: int) -> bool:
 
 @kernel(void(STATE, i8, i8, i8, i8), no_refcount=True)
 def _send_along(state: State, stream_row: int, offset: int, slot: int, now: int) -> None:
-    """Send a chunk along one edge of its tree."""
     p, phases = state.stream[stream_row, at.STAGE], state.phases
     d, size = phases.axis[p], phases.bytes_of[p, 0]
     rank = stream_row // state.settings.streams
@@ -282,7 +280,6 @@ def run(state: State, limit: int) -> None:
 
 @kernel(void(STATE), no_refcount=True)
 def _start_all(state: State) -> None:
-    """Queue all streams for their first phase, and start streams while servers are free."""
     streams, ranks = state.settings.streams, state.settings.ranks
     state.clock[at.STREAMS_LEFT] = ranks * streams
     for rank in range(ranks):
@@ -295,7 +292,6 @@ def _start_all(state: State) -> None:
 
 @kernel(void(STATE, i8, i8, i8), no_refcount=True)
 def _process_event(state: State, what: int, index: int, now: int) -> None:
-    """Process one event of a message or of a stream of a rank."""
     if what == at.READY:
         is_tree = state.phases.shape[state.stream[index, at.STAGE]] != NO_TREE
         if send_in_tree(state, index, now) if is_tree else send(state, index, now):

@@ -191,7 +191,6 @@ def _arrays(
     first_link: Ints,
     free_slots: int,
 ) -> State:
-    """Return the state of a run with its arrays sized and empty."""
     ranks, streams, is_fair = settings.ranks, settings.streams, settings.mode == at.SHARED
     first_slot = np.cumsum([0, *(_peers(d) for d in plan.whole)])
     rows, lines = ranks * streams, ranks * len(plan.whole) * settings.queues
@@ -273,7 +272,6 @@ def _peers(dimension: Ints) -> int:
 
 
 def _widest(dimension: Ints, op: int) -> int:
-    """Return the largest number of messages that a rank sends at one time."""
     algorithm, ranks = int(dimension[blocks.ALGORITHM]), int(dimension[RANKS])
     shape = shape_of(algorithm, op)
     if shape == STAR or algorithm == DIRECT:
@@ -305,7 +303,6 @@ def _capacity(plan: Plan, ranks: int, first_link: Ints, *, is_fair: bool) -> Flo
 
 
 def _tabulated(whole: Ints, phases: Ints, streams: int, queues: int) -> PhaseTable:
-    """Return the table of all phases, with bytes and peers of their steps."""
     columns = 1
     for d in phases[:, asked_for.DIMENSION]:
         if whole[d, blocks.ALGORITHM] == DIRECT:

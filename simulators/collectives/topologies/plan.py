@@ -135,7 +135,6 @@ def _from_file(path: Path, text: str) -> Topology:
 
 
 def _checked(topology: Topology) -> Topology:
-    """Return the topology; raise a `UserError` if it does not connect its ranks."""
     name = f"topology '{topology.name}'"
     if len(topology.dimensions) > MAX_DIMENSIONS:
         raise UserError(f"{name} has {len(topology.dimensions)} dimensions; up to 4 are simulated")

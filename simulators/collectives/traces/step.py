@@ -91,7 +91,6 @@ def nodes_of(
 
 
 def _pairs(issued: Sequence[_Issued]) -> Iterator[tuple[int, int]]:
-    """Yield the positions of every send and of the matching receive."""
     ends: dict[tuple[int, int, int, int], tuple[list[_Issued], list[_Issued]]] = defaultdict(
         lambda: ([], [])
     )
@@ -113,7 +112,6 @@ def _pairs(issued: Sequence[_Issued]) -> Iterator[tuple[int, int]]:
 
 
 def _groups(issued: Sequence[_Issued], everyone: tuple[int, ...]) -> Iterator[list[int]]:
-    """Yield the positions of the nodes of every collective."""
     of_group: dict[tuple[int, ...], dict[int, list[_Issued]]] = {}
     for one in issued:
         if one.operator.kind == "collective":

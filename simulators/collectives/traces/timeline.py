@@ -98,7 +98,6 @@ def timeline(nodes: Sequence[TraceNode], order: str = "fifo") -> Timeline:
 
 
 def _graph_of(nodes: Sequence[TraceNode], *, is_lifo: bool) -> TraceGraph:
-    """Return the arrays of a graph."""
     count = len(nodes)
     for i, node in enumerate(nodes):
         if node.duration_ns < 0:

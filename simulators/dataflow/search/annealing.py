@@ -425,7 +425,6 @@ def _line_up(starts: Sequence[Start], most: int) -> list[Start]:
 
 
 def _rounds(walks: int) -> int:
-    """Return the number of halvings until one walk is left, at least 1."""
     return max(1, math.ceil(math.log2(walks)))
 
 

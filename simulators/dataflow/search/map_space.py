@@ -120,7 +120,6 @@ def read_constraints(table: Any) -> Constraints:
 
 
 def _dimension(level: str, dim: str, layer: Layer) -> int:
-    """Return the position of a dimension that a constraint names."""
     if dim not in layer.dims:
         raise UserError(f"constraint on {level}: no loop '{dim}'{suggestion(dim, layer.dims)}")
     return layer.dims.index(dim)
@@ -292,7 +291,6 @@ def _slots(
 
 
 def _keeps(k: int, accelerator: Accelerator, machine: Machine, rules: Constraints) -> list[int]:
-    """Return the sets of tensors that a level may keep, as masks."""
     level = accelerator.levels[k]
     options = [rules.keep[level.name]] if level.name in rules.keep else list(level.may_keep)
     if unknown := [t for keep in options for t in keep if t not in TENSORS]:

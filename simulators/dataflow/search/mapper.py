@@ -114,7 +114,6 @@ def find(
 
 
 def _log(goal: float) -> float:
-    """Return the logarithm of a bound of the goal; -inf for zero."""
     return math.log(goal) if goal > 0 else -math.inf
 
 

@@ -148,7 +148,6 @@ def _attention(g: Sketch, model: LanguageModel, x: int) -> int:
 
 
 def _latent_attention(g: Sketch, model: LanguageModel, x: int) -> int:
-    """Draw attention whose queries, keys and values come from narrow latents."""
     batch, length, hidden = g.shape(x)
     width = model.qk_nope_head_dim + model.qk_rope_head_dim
     latent = g.linear(x, model.kv_lora_rank + model.qk_rope_head_dim, bias=False, name="kv_down")
@@ -173,7 +172,6 @@ def _dense(g: Sketch, model: LanguageModel, x: int) -> int:
 
 
 def _mixture(g: Sketch, model: LanguageModel, x: int) -> int:
-    """Draw router, routed experts and shared experts."""
     batch, length, hidden = g.shape(x)
     probabilities = g.softmax(g.linear(x, model.experts, bias=False, name="router"))
     rows = batch * length * model.top_k

@@ -125,7 +125,6 @@ class VisionTransformer(Classifier):
 
 
 def _inverted(g: Sketch, x: int, width: int, expansion: int, stride: int) -> int:
-    """Draw an inverted residual block, without its residual."""
     inner = g.shape(x)[1] * expansion
     y = _conv_norm(g, x, inner, 1) if expansion > 1 else x
     y = _conv_norm(g, y, inner, 3, stride=stride, groups=inner)
@@ -142,7 +141,6 @@ def _conv_norm(
     groups: int = 1,
     kind: str = "relu",
 ) -> int:
-    """Draw a convolution, its norm over the batch, and an activation if there is one."""
     y = g.norm(g.conv(x, filters, kernel, stride=stride, groups=groups), "batch_norm")
     return g.pointwise(kind, y) if kind else y
 

@@ -120,7 +120,6 @@ def mixed_operators(shard: Shard, step: Step) -> tuple[Compute, ...]:
 
 
 def _together(chunks: Attention, decodes: Attention) -> Attention:
-    """Return one launch for the attention of chunks and decodes."""
     return replace(
         chunks,
         name=chunks.name.replace(chunks.phase, "mixed"),
@@ -212,7 +211,6 @@ def _attentions(phase: str, shard: Shard, step: Step) -> tuple[Compute, ...]:
 
 
 def _seen_through(step: Step, window: float) -> Step:
-    """Return a step with the query-key pairs and keys of a sliding window."""
     return replace(
         step,
         prefill_pairs=np.minimum(step.prefill_pairs, step.prefill_tokens * window),
@@ -256,7 +254,6 @@ def _sums(phase: str, step: Step) -> dict[str, Any]:
 
 
 def _attention(phase: str, shard: Shard, layers: float, step: Step) -> Attention:
-    """Return multi-head or grouped-query attention."""
     return Attention(
         name=f"{phase}_attention",
         **_sums(phase, step),

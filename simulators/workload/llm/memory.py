@@ -177,7 +177,6 @@ def _linear(model: LanguageModel, layout: Parallelism, part: Stage) -> float:
 
 
 def _tables(model: LanguageModel, part: Stage, layout: Parallelism) -> float:
-    """Return the weights of embedding and LM head; a tied table on one stage counts once."""
     held = int(part.has_embedding) + int(part.has_head)
     if model.tied_embeddings and layout.pp == 1:
         held = 1

@@ -271,7 +271,6 @@ def check_layout(model: LanguageModel, layout: Parallelism) -> None:
 
 
 def _check_routing(model: LanguageModel, layout: Parallelism) -> None:
-    """Raise `Infeasible` if the routing options do not fit the model and the parallelism."""
     routing, counted = layout.routing, layout.routing.counted
     ep, width = layout.ep, layout.width
     if routing.backend != GATHERED and not (ep == width > 1 and layout.attention_dp > 1):
@@ -318,7 +317,6 @@ multiple of the 128 numbers that share a scale in fp8_block; tp 4 is the largest
 
 
 def _works(model: LanguageModel, layout: Parallelism, tp: int, dtype: str) -> bool:
-    """Return whether a smaller tp divides the heads and splits no block."""
     fewer = replace(layout, tp=tp, ep=math.gcd(layout.ep, tp * layout.attention_dp))
     sizes = _split_sizes(model, fewer, dtype)
     cuts = any(ranks > 1 and size % (ranks * block) for _, size, ranks, block in sizes)

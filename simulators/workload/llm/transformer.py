@@ -167,7 +167,6 @@ def _block(
 
 
 def _mixture(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
-    """Return router, gathering of rows by expert, experts, and weighted sum."""
     model, layout = shard.model, shard.layout
     repeat, hidden = shard.part.expert_layers, model.hidden
     width, up = model.expert_ffn / layout.expert_tp, 2 if model.gated_ffn else 1
@@ -321,7 +320,6 @@ def collectives(shard: Shard, tokens: Column) -> tuple[Collective, ...]:
 
 
 def _collective(name: str, kind: str, size: Column, ranks: int, repeat: float = 1) -> Collective:
-    """Return a collective of `ranks` GPUs over a buffer of `size` bytes each."""
     return Collective(name=name, kind=kind, size_bytes=size, ranks=ranks, repeat=repeat)
 
 
@@ -403,7 +401,6 @@ def _projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
 def _query_key_norm(
     shard: Shard, tokens: Column, heads: float, layers: float
 ) -> tuple[Compute, ...]:
-    """Return the norm of queries and keys, if any: per head, or over all heads."""
     model = shard.model
     if not model.qk_norm:
         return ()
