@@ -82,11 +82,11 @@ def modelled_w(model: PowerModel, operator: Compute, gpu: Gpu, latency_s: Floats
     """Return the watts of a power model, between idle power and the data sheet's limit."""
     watts = formula_w(model, operator, gpu, latency_s)
     correction = model.shapes.get(kernel_of(operator))
-    if correction is None:
-        return watts
-    assert isinstance(operator, Gemm | Attention)
-    metered_w = corrected(correction, shape_features(operator, watts.shape), watts.reshape(-1))
-    return np.clip(metered_w.reshape(watts.shape), idle_w_of(gpu), peak_w_of(gpu))
+    if correction is not None:
+        assert isinstance(operator, Gemm | Attention)
+        features = shape_features(operator, watts.shape)
+        watts = corrected(correction, features, watts.reshape(-1)).reshape(watts.shape)
+    return np.clip(watts, idle_w_of(gpu), peak_w_of(gpu))
 
 
 def formula_w(model: PowerModel, operator: Compute, gpu: Gpu, latency_s: Floats) -> Floats:
@@ -189,8 +189,11 @@ def idle_w_of(gpu: Gpu) -> float:
 
 
 def peak_w_of(gpu: Gpu) -> float:
-    """Return the highest power of a GPU in watts: its limit, scaled for what-if GPUs."""
-    return gpu.tdp_w * max(_relative_power(gpu))
+    """Return the highest power of a GPU in watts: its limit, scaled for what-if GPUs.
+
+    A what-if GPU idles like its base GPU, so its limit is at least the idle power.
+    """
+    return max(idle_w_of(gpu), gpu.tdp_w * max(_relative_power(gpu)))
 
 
 def with_power_shares(gpu: Gpu, idle: float, limit: float) -> Gpu:

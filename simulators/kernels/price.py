@@ -265,11 +265,9 @@ def sheet_seconds(operator: Compute, gpu: Gpu, family: OperatorFamily[Any]) -> F
         UserError: the device lacks the precision.
     """
     moved = np.asarray(family.moved_bytes(operator), np.float64)
-    compute_s: Floats = np.zeros(())
-    flops: Floats = np.zeros(())
-    if not family.streams:
-        flops = np.asarray(family.flops(operator) / family.saving(operator), np.float64)
-        compute_s = flops / gpu.peak(operator.dtype)
+    flops = np.asarray(family.flops(operator) / family.saving(operator), np.float64)
+    on_vectors = family.streams and operator.dtype not in gpu.peak_flops
+    compute_s = flops / gpu.peak("fp32" if on_vectors else operator.dtype)
     is_random = isinstance(operator, Embedding)
     memory_s = _sheet_memory_s(moved, gpu, is_random=is_random)
     for level in gpu.levels:
