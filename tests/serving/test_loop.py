@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulators.serving.answer.summary import kv_block_fill
 from simulators.serving.demand.requests import Requests
 from simulators.serving.engine.limits import ReplicaLimits
 from simulators.serving.engine.replica import (
@@ -472,6 +473,16 @@ def test_blocks_in_use_follow_littles_law(requests: Requests) -> None:
     held_s = state.times[:, COMPLETED] - state.times[:, SCHEDULED]
     blocks = -(-requests.prompt_tokens // 16)
     assert state.gauge[0, BLOCK_SECONDS] == pytest.approx((blocks * held_s).sum(), rel=1e-9)
+
+
+def test_fill_of_blocks_follows_the_chunks_of_a_prompt() -> None:
+    """Iterations of one second: three chunks, four decodes, whose slots are filled at their end."""
+    requests = asked([0.0], [20], [5])
+    state = run(
+        requests, "vllm_v1", prices=(1.0, 0.0, 0.0), allowed=limits(block_size=1, token_budget=8)
+    )
+    filled, allocated = 8 + 16 + 20 + 20 + 21 + 22 + 23, 8 + 16 + 20 + 21 + 22 + 23 + 24
+    assert kv_block_fill(state) == pytest.approx(filled / allocated, rel=1e-12)
 
 
 def test_iterations_are_logged_in_scheduling_order() -> None:

@@ -534,7 +534,7 @@ def _use(
         "prompt_flops_saved": _flops_saved(run),
         "cached_tokens": cached,
         "kv_fetched_tokens": counted[at.HOST_FETCHED_BLOCKS] * run.point.cache.block_size,
-        "kv_block_fill": _kv_block_fill(run, float(state.gauge[:, at.BLOCK_SECONDS].sum())),
+        "kv_block_fill": kv_block_fill(state),
         "mean_batch": work.batched / work.iterations,
         "mean_acceptance_length": _mean_acceptance_length(state),
         "utilization": work.busy_s / (window.span_s * sum(stages)),
@@ -573,18 +573,16 @@ def _mean_acceptance_length(state: ReplicaState) -> float | None:
     return int(later[later > 0].sum()) / steps if steps else None
 
 
-def _kv_block_fill(run: ServingRun, block_seconds: float) -> float | None:
+def kv_block_fill(state: ReplicaState) -> float | None:
     """Return the mean share of token slots of allocated blocks that hold a token.
 
-    A prompt fills its slots when first scheduled; output tokens fill slots evenly from the first
-    token to the last. None if requests were preempted or shared blocks.
+    A prompt token fills its slot when it is scheduled, an output token when the next one is
+    emitted, and the last one never. None if requests were preempted or shared blocks.
     """
-    times, state = run.state.times, run.state
+    block_seconds = float(state.gauge[:, at.BLOCK_SECONDS].sum())
     gave_up = state.pool[:, [at.RECOMPUTE_PREEMPTIONS, at.SWAP_PREEMPTIONS]].any()
     if not block_seconds or gave_up or state.request[:, at.NUM_CACHED].any():
         return None
-    scheduled, end = times[:, [at.SCHEDULED, at.LAST_TOKEN]].T
-    first = engine_first_token_s(times)
-    prompt, output = state.request[:, [at.PROMPT, at.OUTPUT]].T
-    held = (first - scheduled) * prompt + (end - first) * (prompt + (output + 1) / 2.0)
-    return float(held.sum()) / (block_seconds * int(state.limits[at.BLOCK]))
+    slots = state.request[:, at.PROMPT] + state.request[:, at.OUTPUT] - 1
+    held = state.times[:, at.LAST_TOKEN] @ slots - state.gauge[:, at.FILLED_S].sum()
+    return float(held) / (block_seconds * int(state.limits[at.BLOCK]))

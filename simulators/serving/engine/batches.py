@@ -303,7 +303,7 @@ def repeat_first(price: Any, state: ReplicaState, replica: int, until: float) ->
     clock_s = gauge[at.CLOCK_S]
     block_seconds, inside_seconds = gauge[at.BLOCK_SECONDS], gauge[at.REQUEST_SECONDS]
     busy_s, joules = gauge[at.BUSY_S], gauge[at.JOULES]
-    gaps_s, batched, iterations, must_end = gauge[at.GAPS_S], 0, 0, 0
+    gaps_s, filled_s, batched, iterations, must_end = gauge[at.GAPS_S], gauge[at.FILLED_S], 0, 0, 0
     place = ring[oldest]
     now = ends[place]
     while now < until and must_end == 0:
@@ -325,10 +325,12 @@ def repeat_first(price: Any, state: ReplicaState, replica: int, until: float) ->
             new_blocks = crossings[phase]
             if OPTIONAL_FEATURES and drafts:
                 new_blocks, growth = draw(state, replica, slot, rounds[at.REPEATED] + made)
+                filled_s += now * (growth - state.step[slot, at.DECODES])  # drafts
             if made == most or free - new_blocks < 1:
                 must_end = 1
                 break
             made += 1
+            filled_s += now * size
             block_seconds += (total - free) * (now - clock_s)
             inside_seconds += inside * (now - clock_s)
             clock_s = now
@@ -377,7 +379,7 @@ def repeat_first(price: Any, state: ReplicaState, replica: int, until: float) ->
             oldest = oldest + 1 if oldest < last else 0
             place = ring[oldest]
             now = ends[place]
-    gauge[at.CLOCK_S], gauge[at.GAPS_S] = clock_s, gaps_s
+    gauge[at.CLOCK_S], gauge[at.GAPS_S], gauge[at.FILLED_S] = clock_s, gaps_s, filled_s
     gauge[at.BUSY_S], gauge[at.JOULES] = busy_s, joules
     gauge[at.BLOCK_SECONDS], gauge[at.REQUEST_SECONDS] = block_seconds, inside_seconds
     pool[at.FREE_BLOCKS], pool[at.OLDEST] = free, oldest

@@ -353,6 +353,7 @@ def launch(
     if state.limits[at.OVERLAP_SCHEDULE] == 1 and state.step[slot, at.PREFILLS] > 0:
         delay_first_tokens(state, replica, now, end)
     timing[at.FIRST_END], timing[at.LONGEST_S], timing[at.STALL_S] = end, 0.0, 0.0
+    gauge[at.FILLED_S] += now * state.step[slot, at.PREFILL_TOKENS]
     count_batch(pool, counts_iteration, size, int(state.step[slot, at.TOKENS]))
     if state.clock[at.LOG_ROWS] < state.log.shape[0]:
         log_batch(state, replica, slot, now, end)
@@ -417,7 +418,7 @@ def finish(state: ReplicaState, replica: int, slot: int, now: float) -> int:
     known_gap, known_bin, counted = 0.0, gap_bin(0.0), 0
     gauge, kept, ended = state.gauge[replica], pool[at.RUNNING], 0
     is_async = state.limits[at.ASYNC_SCHEDULING] == 1
-    gaps_s = gauge[at.GAPS_S]
+    gaps_s, filled = gauge[at.GAPS_S], 0
     is_prefill_replica = replica < state.limits[at.PREFILL_REPLICAS]
     for i in range(size):
         req = state.batch[slot, i]
@@ -431,11 +432,14 @@ def finish(state: ReplicaState, replica: int, slot: int, now: float) -> int:
             if rounds > 0:
                 request[req, at.NUM_COMPUTED] = num_computed
                 times[req, at.LAST_END] = state.stages[replica, 0]
+            known = request[req, at.NUM_COMPUTED] - request[req, at.NUM_OUTPUT_PLACEHOLDERS]
             num_computed = receive_tokens(state, slot, i)
             if num_computed == 0:
                 continue
+            filled += num_computed - max(known, request[req, at.PROMPT] + 1)
         else:
             times[req, at.LAST_END] = now
+            filled += request[req, at.NUM_COMPUTED] > request[req, at.PROMPT]
             if num_computed == request[req, at.PROMPT]:
                 num_computed += 1  # the prefill brings a token
             request[req, at.NUM_COMPUTED] = num_computed
@@ -474,5 +478,6 @@ def finish(state: ReplicaState, replica: int, slot: int, now: float) -> int:
             kept += times[running[i], at.COMPLETED] < 0.0
     state.gaps[known_bin] += counted
     gauge[at.GAPS_S], pool[at.RUNNING] = gaps_s, kept
+    gauge[at.FILLED_S] += now * filled
     pool[at.ELAPSED] += rounds + 1
     return size  # type: ignore[no-any-return]

@@ -236,8 +236,9 @@ without drafts. The replica draws `BASE_J + SLOPE_J * keys`, and each stage WAIT
     REQUEST_SECONDS,  # integral of the waiting and running requests
     FRONTEND_FREE_S,  # of the first replica: when the frontend is free
     LINK_FREE_S,  # when the link of its KV transfers is free
-) = range(8)
-GAUGE_COLUMNS = 8
+    FILLED_S,  # times at which slots of KV blocks got their tokens, summed over slots
+) = range(9)
+GAUGE_COLUMNS = 9
 
 SETUP_S, TOKEN_S, LAYERS = range(3)
 """`link`: latency of a KV transfer, seconds per token, and the number of parts that are sent during
