@@ -1,6 +1,7 @@
 """Reads data sheets: TOML files whose keys are the fields of a dataclass.
 
-Numbers obey the rule of their field, as in a point type. Without a rule they are at least 0.
+Numbers obey the rule of their field, as in a point type. Without a rule they are at least 0
+and at most 1e18.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from simulators.core.errors import UserError, suggestion
 from simulators.core.fields import ValueRule
 
 T = TypeVar("T")
-_FACT = ValueRule(at_least=0.0)
+_LARGEST = 1e18  # above all shipped facts, and an integer of 64 bits
+_FACT = ValueRule(at_least=0.0, at_most=_LARGEST)
 """Rule of a number whose field has none: sizes, rates, latencies, powers and prices."""
-POSITIVE = {"rule": ValueRule(above=0.0)}
+POSITIVE = {"rule": ValueRule(above=0.0, at_most=_LARGEST)}
 """Metadata of a field whose numbers are positive."""
 _WIDEST = 500
 """Longest line in which error messages search for a key."""

@@ -10,14 +10,17 @@ from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import LEVELS
 from simulators.core.errors import UserError
 from simulators.core.fields import updated, values_of
-from simulators.serving.answer.explain import LATER, PROMPT, QUEUE
+from simulators.serving.answer.explain import LATER, MOVE, PROMPT, QUEUE
 from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import SIMULATOR, simulate
 
 POINT = ServingPoint(model="llama3_1_8b", gpu="h100_sxm", qps=8.0, requests=120, chunk_size=1024)
 
 
-@pytest.mark.parametrize("change", [{}, {"scheduler": "sarathi"}, {"tp": 2, "pp": 2}])
+POOLS = {"pools.prefill_gpus": 1, "pools.decode_gpus": 2}
+
+
+@pytest.mark.parametrize("change", [{}, {"scheduler": "sarathi"}, {"tp": 2, "pp": 2}, POOLS])
 def test_explanation_totals_equal_run_totals(change: dict[str, object]) -> None:
     point = updated(POINT, change)
     rows, metrics = SIMULATOR.explain(values_of(point)), simulate(point)
@@ -29,7 +32,7 @@ def test_explanation_totals_equal_run_totals(change: dict[str, object]) -> None:
     joules = metrics.energy_j_per_token * metrics.tokens_per_s / metrics.requests_per_s
     assert sum(r.energy_j for r in rows) == pytest.approx(joules, rel=1e-9)
     phases = {r.phase.split(",")[0] for r in rows}
-    assert phases == {QUEUE, PROMPT, LATER}
+    assert phases == {QUEUE, PROMPT, LATER} | ({MOVE} if change == POOLS else set())
     assert all(r.level in LEVELS for r in rows)
     assert all(r.time_s >= 0 for r in rows)
 
