@@ -30,21 +30,7 @@ from simulators.collectives.events.run import (
 )
 from simulators.collectives.library_models import network_between
 from simulators.collectives.measured import CollectiveTime, busbw_factor, measured_time, over_nodes
-from simulators.collectives.phase_model import (
-    BASELINE,
-    BUSY_NS,
-    COLUMNS,
-    ENERGY_J,
-    MESSAGES,
-    OP,
-    PLAN,
-    QUEUES,
-    RANK_BYTES,
-    SIZE,
-    SPLITS,
-    traffic,
-)
-from simulators.collectives.point import EVENTFUL
+from simulators.collectives.point import EVENTFUL, CollectivePoint
 from simulators.collectives.topologies.blocks import (
     ALGORITHM,
     BLOCK,
@@ -67,20 +53,10 @@ from simulators.core.columns import (
 )
 from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible
+from simulators.core.fields import columns_of
 from simulators.core.jit import Floats, Ints
 
-WORDS = (
-    "collective",
-    "topology",
-    "algorithm",
-    "fidelity",
-    "order",
-    "gpu",
-    "library",
-    "dtype",
-    "trace",
-    "issue",
-)
+WORDS = tuple(column.name for column in columns_of(CollectivePoint) if column.hint is str)
 
 
 @dataclass(frozen=True)
@@ -166,10 +142,6 @@ class CollectiveBatch:
         factor: NDArray[np.float64] = table[codes, self.plan]
         return factor
 
-    def stacked(self, field: str) -> NDArray[Any]:
-        """Return a field of all plans as one array; the first axis is the plan."""
-        return np.stack([getattr(p, field) for p in self.plans])
-
     def reasons(self) -> NDArray[Any]:
         """Return the reason of each row that its sizes make infeasible; empty for other rows."""
         ranks = self.ranks
@@ -252,13 +224,16 @@ def _between_s(
     whole[0, RANKS] //= node.ranks  # one node, or all nodes around a flat ring
     op, nodes = COLLECTIVES.index(collective), network.ranks
     asked = requests.copy()
-    asked[:, PLAN] = 0
+    asked[:, at.PLAN] = 0
     size = share_bytes / nodes if op == ALL_GATHER else share_bytes
     if collective in ("all_to_all", "send_recv", "broadcast"):
         size = share_bytes * node.ranks
-    asked[:, OP] = op
-    asked[:, SIZE] = _padded(
-        np.ceil(size).astype(np.int64), asked[:, OP], np.full(len(asked), nodes), asked[:, SPLITS]
+    asked[:, at.OP] = op
+    asked[:, at.SIZE] = _padded(
+        np.ceil(size).astype(np.int64),
+        asked[:, at.OP],
+        np.full(len(asked), nodes),
+        asked[:, at.SPLITS],
     )
     taken = _closed_form_ns(
         [replace(plan, topology=network, whole=whole)], asked, memory_bytes_per_s
@@ -309,13 +284,13 @@ def _traffic(plans: Sequence[Plan], requests: Ints) -> tuple[Floats, Floats]:
     NaN without the dimension, and where the algorithm does not support the collective.
     """
     whole = np.stack([p.whole for p in plans])
-    seen = np.zeros((len(requests), COLUMNS))
+    seen = np.zeros((len(requests), at.COLUMNS))
     energy = np.stack([p.energy_j_per_bit for p in plans])
-    traffic(requests, whole, np.stack([p.rates for p in plans]), energy, seen)
-    seen[seen[:, MESSAGES] == 0.0] = np.nan
-    links = _links_in_use(whole[requests[:, PLAN]], requests[:, QUEUES, None])
-    ranks = whole[requests[:, PLAN], :, RANKS]
-    return seen, np.where(ranks > 1, seen[:, BUSY_NS:] / links, np.nan)
+    at.traffic(requests, whole, np.stack([p.rates for p in plans]), energy, seen)
+    seen[seen[:, at.MESSAGES] == 0.0] = np.nan
+    links = _links_in_use(whole[requests[:, at.PLAN]], requests[:, at.QUEUES, None])
+    ranks = whole[requests[:, at.PLAN], :, RANKS]
+    return seen, np.where(ranks > 1, seen[:, at.BUSY_NS :] / links, np.nan)
 
 
 def _links_in_use(dimensions: Ints, queues: Ints) -> Floats:
@@ -354,7 +329,7 @@ class PlayedStep:
     def on_wires(self, column: int) -> Floats:
         """Return a column of `traffic` for every message, summed over all ranks and sends."""
         each: Floats = self.senders * self.times.traffic[:, column]
-        return each if column == RANK_BYTES else each / [len(m.ranks) for m in self.messages]
+        return each if column == at.RANK_BYTES else each / [len(m.ranks) for m in self.messages]
 
     @property
     def exposed_s(self) -> Floats:
@@ -376,7 +351,10 @@ class PlayedStep:
         Bytes are sums over all ranks.
         """
         step, exposed_s = self.timelines[0], self.exposed_s
-        energy_j, moved_bytes = np.nan_to_num(self.on_wires(ENERGY_J)), self.on_wires(RANK_BYTES)
+        energy_j, moved_bytes = (
+            np.nan_to_num(self.on_wires(at.ENERGY_J)),
+            self.on_wires(at.RANK_BYTES),
+        )
         rows = [
             Contribution(
                 phase="step",
@@ -451,7 +429,7 @@ def _event(rows: CollectiveBatch, fidelity: str, times: Times) -> None:
         memory = float(rows.memory_bytes_per_s[i])
         key = request.tobytes() + np.float64(memory).tobytes()
         if key not in done:
-            if has_event_model(plan, int(request[OP]), baseline=bool(request[BASELINE])):
+            if has_event_model(plan, int(request[at.OP]), baseline=bool(request[at.BASELINE])):
                 done[key] = _simulated(plan, request, memory, EVENTFUL[fidelity])
             else:
                 done[key] = _why_not(rows, int(i))

@@ -26,11 +26,10 @@ from simulators.core.calibration import read_calibration
 from simulators.core.columns import EXTRAPOLATED, MEASURED
 from simulators.core.errors import Infeasible, UnknownNameError
 from simulators.core.folder import PACKAGE, Folder
+from simulators.core.jit import Floats
 
-Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-CALIBRATIONS = PACKAGE / "collectives" / "calibration" / "networks"
 GROWTH = PACKAGE / "collectives" / "calibration" / "growth.toml"
 OWN_CALIBRATIONS = Path("catalog") / "networks"
 NETWORKS = Folder("measured network", "collectives/calibration/networks")

@@ -153,33 +153,27 @@ def flow_shop_ns(chunks: int, phases: Ints, duration: Ints, active: int, queues:
     busy_until = np.zeros(slots, np.int64)
     order = np.zeros(slots, np.int64)
     served = np.zeros(slots, np.int64)
-    busy, sequence, now, left = 0, 0, 0, chunks
-    for s in range(chunks):
-        line = phases[0, DIMENSION] * queues + queue_of(phases[0, HALF], queues, s)
-        if running[line] < servers:
-            running[line] += 1
-            busy_until[busy], order[busy], served[busy] = duration[0], sequence, s
-            busy, sequence = busy + 1, sequence + 1
-        elif head[line] < 0:
-            head[line], tail[line] = s, s
-        else:
-            follower[tail[line]], tail[line] = s, s
+    arrived, busy, sequence, now, left = 0, 0, 0, 0, chunks
     while left > 0:
-        first = 0
-        for i in range(1, busy):
-            if busy_until[i] < busy_until[first] or (
-                busy_until[i] == busy_until[first] and order[i] < order[first]
-            ):
-                first = i
-        s, now = served[first], busy_until[first]
-        busy -= 1
-        busy_until[first], order[first], served[first] = busy_until[busy], order[busy], served[busy]
+        left_line, joined_line = -1, -1
+        if arrived < chunks:
+            s, arrived = arrived, arrived + 1
+        else:
+            first = 0
+            for i in range(1, busy):
+                if busy_until[i] < busy_until[first] or (
+                    busy_until[i] == busy_until[first] and order[i] < order[first]
+                ):
+                    first = i
+            s, now = served[first], busy_until[first]
+            busy -= 1
+            busy_until[first], order[first] = busy_until[busy], order[busy]
+            served[first] = served[busy]
+            p = stage[s]
+            left_line = phases[p, DIMENSION] * queues + queue_of(phases[p, HALF], queues, s)
+            running[left_line] -= 1
+            stage[s] += 1
         p = stage[s]
-        left_line = phases[p, DIMENSION] * queues + queue_of(phases[p, HALF], queues, s)
-        running[left_line] -= 1
-        p += 1
-        stage[s] = p
-        joined_line = -1
         if p < len(phases):
             joined_line = phases[p, DIMENSION] * queues + queue_of(phases[p, HALF], queues, s)
             follower[s] = -1

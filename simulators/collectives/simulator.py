@@ -21,13 +21,6 @@ from simulators.collectives import phase_model as at
 from simulators.collectives.algorithms import ALGORITHMS, COLLECTIVES
 from simulators.collectives.fidelities import CollectiveBatch, Times, played, timed
 from simulators.collectives.measured import GROWTH, NETWORKS
-from simulators.collectives.phase_model import (
-    ENERGY_J,
-    MESSAGES,
-    RANK_BYTES,
-    phase_ns,
-    phase_traffic,
-)
 from simulators.collectives.point import EVENTFUL, CollectiveMetrics, CollectivePoint
 from simulators.collectives.topologies import blocks
 from simulators.collectives.topologies.plan import NS, Plan, file_behind
@@ -73,7 +66,7 @@ def explained(
     )
     endpoint_ns, chunks = int(request[at.ENDPOINT_NS]), at.chunks_of(request, plan.ranks)
     alone_ns = [
-        phase_ns(op, payload, plan.whole[d], plan.rates[d], endpoint_ns, memory_bytes_per_s)
+        at.phase_ns(op, payload, plan.whole[d], plan.rates[d], endpoint_ns, memory_bytes_per_s)
         for d, op, payload, _ in phases.tolist()
     ]
     share = np.array(alone_ns) / max(1, sum(alone_ns))
@@ -81,9 +74,9 @@ def explained(
     rows = []
     for i, (d, op, payload, _) in enumerate(phases.tolist()):
         sent, network = np.zeros(3), plan.whole[d]
-        phase_traffic(op, payload, network, sent)
+        at.phase_traffic(op, payload, network, sent)
         used = row[f"utilisation_{d + 1}"] or 0.0
-        joules = 8.0 * sent[ENERGY_J] * plan.energy_j_per_bit[d] * everything
+        joules = 8.0 * sent[at.ENERGY_J] * plan.energy_j_per_bit[d] * everything
         block, ranks = blocks.BLOCKS[network[blocks.BLOCK]], network[blocks.RANKS]
         rows.append(
             Contribution(
@@ -92,7 +85,7 @@ def explained(
                 count=float(chunks),
                 time_s=float(share[i]) * row["time_s"],
                 energy_j=0.0 if row["energy_j"] is None else joules,
-                moved_bytes=float(sent[RANK_BYTES]) * everything,
+                moved_bytes=float(sent[at.RANK_BYTES]) * everything,
                 devices=plan.ranks,
                 bound=_bound(used),
                 level="datasheet",
@@ -184,8 +177,11 @@ def _columns(rows: CollectiveBatch, times: Times) -> Columns:
         out[f"utilisation_{d}"] = np.minimum(busy_ns / NS / moving[0], 1.0)
     out["utilisation"] = np.fmax.reduce(np.minimum(times.busy_ns.T / NS / moving[0], 1.0))
     out["algbw_bytes_per_s"] = size / moving[0]
-    out["messages"], out["wire_bytes"] = times.traffic[:, MESSAGES], times.traffic[:, RANK_BYTES]
-    out["energy_j"], out["ranks"] = times.traffic[:, ENERGY_J], rows.ranks
+    out["messages"], out["wire_bytes"] = (
+        times.traffic[:, at.MESSAGES],
+        times.traffic[:, at.RANK_BYTES],
+    )
+    out["energy_j"], out["ranks"] = times.traffic[:, at.ENERGY_J], rows.ranks
     return out
 
 
@@ -200,8 +196,8 @@ def _play(rows: CollectiveBatch, row: int, out: Columns, shares: Shares) -> str:
     out["compute_s"][row] = found.compute_total_ns / NS
     out["comm_total_s"][row] = found.comm_total_ns / NS
     out["comm_exposed_s"][row] = found.comm_exposed_ns / NS
-    out["messages"][row] = step.on_wires(MESSAGES).sum()
-    out["wire_bytes"][row] = step.on_wires(RANK_BYTES).sum() / rows.ranks[row]
-    out["energy_j"][row] = step.on_wires(ENERGY_J).sum()
+    out["messages"][row] = step.on_wires(at.MESSAGES).sum()
+    out["wire_bytes"][row] = step.on_wires(at.RANK_BYTES).sum() / rows.ranks[row]
+    out["energy_j"][row] = step.on_wires(at.ENERGY_J).sum()
     shares[:, row] = step.shares
     return ""

@@ -337,11 +337,7 @@ def _with_gradients(operator: Compute) -> list[PassKernel]:
         return [forward, PassKernel(back, INPUTS)]
     if isinstance(operator, Quantisation):
         return [forward]
-    return [
-        forward,
-        PassKernel(operator, INPUTS),
-        PassKernel(operator, INPUTS),
-    ]  # a scan
+    return [forward, *[PassKernel(operator, INPUTS)] * 2]  # a scan
 
 
 def _loss(job: Job, tokens: Column) -> list[PassKernel]:

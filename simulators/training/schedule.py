@@ -356,33 +356,23 @@ def sorted_tasks(schedule: int, pp: int, chunks: int, micro_batches: int) -> Int
     return tasks
 
 
-def pipelines_s(
-    schedule: Ints,
-    pp: Ints,
-    chunks: Ints,
-    micro_batches: Ints,
-    layers: int,
-    dense: int,
-    parts: Floats,
-) -> Floats:
+def pipelines_s(shapes: Ints, layers: int, dense: int, parts: Floats) -> Floats:
     """Return the end of the last task of each row's pipeline in seconds.
 
-    The first `dense` layers have no experts; `parts` has the columns from `EMBEDDING` on.
+    `shapes` has schedule, ranks, chunks and micro-batches of each row; `parts` has the columns from
+    `EMBEDDING` on. The first `dense` layers have no experts.
     """
-    shapes = np.stack([schedule, pp, chunks, micro_batches], axis=1)
     kinds, which = np.unique(shapes, axis=0, return_inverse=True)
     out = np.zeros(len(parts))
     order = np.argsort(which.reshape(-1), kind="stable")
     ends = np.cumsum(np.bincount(which.reshape(-1), minlength=len(kinds)))
     for shape, rows in zip(kinds.tolist(), np.split(order, ends[:-1]), strict=True):
-        how, p, v, m = shape
-        out[rows] = _of_shape(how, p, v, m, layers, dense, parts[rows])
+        out[rows] = _of_shape(shape, layers, dense, parts[rows])
     return out
 
 
-def _of_shape(
-    schedule: int, pp: int, chunks: int, m: int, layers: int, dense: int, parts: Floats
-) -> Floats:
+def _of_shape(shape: list[int], layers: int, dense: int, parts: Floats) -> Floats:
+    schedule, pp, chunks, m = shape
     distinct, which = np.unique(parts, axis=0, return_inverse=True)
     number, tasks = pp * chunks, sorted_tasks(schedule, pp, chunks, m)
     seconds = np.zeros((len(distinct), number, KINDS))

@@ -178,15 +178,9 @@ def steps(work: Work, constants: Constants) -> Steps:
     parts, exposed, compute = passes.parts, passes.exposed, passes.compute
     dp_comm_s, optimizer_s = after_passes(work, parts, constants)
     model, counts, which = job.model, counts_of(job), work.which
-    pipeline_s = pipelines_s(
-        plans.schedule,
-        plans.pp,
-        plans.chunks,
-        plans.micro_batches,
-        model.layers,
-        model.layers - model.expert_layers,
-        parts,
-    )
+    shapes = np.stack([plans.schedule, plans.pp, plans.chunks, plans.micro_batches], axis=1)
+    dense = model.layers - model.expert_layers
+    pipeline_s = pipelines_s(shapes, model.layers, dense, parts)
     worked_s = pipeline_s + dp_comm_s + optimizer_s
     if job.cuda_graphs:  # nothing is read back, but hosts need as long for the next graphs
         optimizer_s = optimizer_s + np.maximum(0.0, constants.step_s - worked_s)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis.strategies import integers
 
 from simulators.collectives.events.links import fair_rates
+from simulators.collectives.events.state import Flows
 
 Flow = tuple[float, tuple[int, ...]]  # size, links it crosses
 
@@ -21,16 +22,9 @@ def rates_of(
     for route, (_, links) in zip(routes, flows, strict=True):
         route[: len(links)] = links
     shares, links = np.zeros((len(flows), 2)), len(capacity)
-    kernel(
-        np.arange(len(flows)),
-        len(flows),
-        routes,
-        np.array(capacity, np.float64),
-        shares,
-        np.zeros(links),
-        np.zeros(links, np.int64),
-        np.zeros(links, np.int64),
-    )
+    scratch = np.zeros(links), np.zeros(links, np.int64), np.zeros(links, np.int64)
+    all_flows = Flows(np.arange(len(flows)), routes, shares, np.array(capacity, float), *scratch)
+    kernel(all_flows, len(flows))
     return list(shares[:, 1])
 
 

@@ -31,8 +31,8 @@ def step(schedule, pp, m, chunks=1, layers=0, send=0.0, passes=(1.0, 1.0, 1.0)):
 
 
 def played(schedule, pp, m, chunks, layers, parts):
-    shape = (np.array([n]) for n in (schedule, pp, chunks, m))
-    return float(pipelines_s(*shape, layers, layers, parts)[0])
+    shapes = np.array([[schedule, pp, chunks, m]])
+    return float(pipelines_s(shapes, layers, layers, parts)[0])
 
 
 @pytest.mark.parametrize(("pp", "m"), [(2, 2), (4, 8), (8, 37), (16, 128), (64, 512)])

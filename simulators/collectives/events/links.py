@@ -24,54 +24,23 @@ import numpy as np
 
 from simulators.collectives.events import state as at
 from simulators.collectives.events.event_queue import push
-from simulators.collectives.events.state import STATE, State
-from simulators.collectives.topologies.blocks import (
-    BLOCK,
-    FAT_TREE_BLOCK,
-    FULL_BLOCK,
-    LATENCY_NS,
-    LEAF,
-    RANKS,
-    RING_BLOCK,
-    delay_ns,
-    hops,
-    wire_of,
-)
-from simulators.core.jit import Floats, Ints, array, boolean, f8, i8, kernel, matrix, void
+from simulators.collectives.events.state import FLOWS, STATE, Flows, State
+from simulators.collectives.topologies import blocks
+from simulators.collectives.topologies.blocks import delay_ns, hops, wire_of
+from simulators.core.jit import boolean, f8, i8, kernel, void
 
 DONE: Final = 1e-12
 """Remaining share of a flow's bytes below which the flow has ended (rounding error)."""
 
 
-@kernel(
-    void(
-        array(i8),
-        i8,
-        matrix(i8),
-        array(f8),
-        matrix(f8),
-        array(f8),
-        array(i8),
-        array(i8),
-    ),
-    no_refcount=True,
-)
-def fair_rates(
-    flying: Ints,
-    count: int,
-    routes: Ints,
-    capacity: Floats,
-    shares: Floats,
-    free_bandwidth: Floats,
-    load: Ints,
-    used: Ints,
-) -> None:
-    """Write the max-min fair rate of every flow: fill the tightest links, and repeat.
+@kernel(void(FLOWS, i8), no_refcount=True)
+def fair_rates(flows: Flows, count: int) -> None:
+    """Write the max-min fair rate of the first flows: fill the tightest links, and repeat.
 
-    `routes` has the links that a flow crosses, padded with -1; a link crossed twice counts twice.
-    `shares` has the remaining bytes and the rate, which is written. The last three arguments are
-    scratch arrays per link; `load` is zero before and after.
+    A link that is crossed twice counts twice.
     """
+    flying, routes, shares = flows.flying, flows.routes, flows.shares
+    free_bandwidth, load, used = flows.free_bandwidth, flows.load, flows.used
     links = 0
     for i in range(count):
         shares[flying[i], 1] = 0.0
@@ -79,7 +48,7 @@ def fair_rates(
             if link < 0:
                 break
             if load[link] == 0:
-                used[links], free_bandwidth[link] = link, capacity[link]
+                used[links], free_bandwidth[link] = link, flows.capacity[link]
                 links += 1
             load[link] += 1
     pending = count
@@ -99,28 +68,20 @@ def fair_rates(
             if is_held:
                 shares[flow, 1] = tightest
                 pending -= 1
-        _fill(flying, count, routes, shares, capacity, free_bandwidth, load)
+        _fill(flows, count)
 
 
-@kernel(
-    void(array(i8), i8, matrix(i8), matrix(f8), array(f8), array(f8), array(i8)), no_refcount=True
-)
-def _fill(
-    flying: Ints,
-    count: int,
-    routes: Ints,
-    shares: Floats,
-    capacity: Floats,
-    free_bandwidth: Floats,
-    load: Ints,
-) -> None:
+@kernel(void(FLOWS, i8), no_refcount=True)
+def _fill(flows: Flows, count: int) -> None:
     """Write the free bandwidth of every link and the number of its flows without a rate."""
+    flying, routes = flows.flying, flows.routes
+    free_bandwidth, load = flows.free_bandwidth, flows.load
     for i in range(count):
         for link in routes[flying[i]]:
             if link >= 0:
-                free_bandwidth[link], load[link] = capacity[link], 0
+                free_bandwidth[link], load[link] = flows.capacity[link], 0
     for i in range(count):
-        rate = shares[flying[i], 1]
+        rate = flows.shares[flying[i], 1]
         for link in routes[flying[i]]:
             if link < 0:
                 break
@@ -138,9 +99,9 @@ TINY_NS: Final = 1e-6
 @kernel(i8(i8, i8))
 def links_of(block: int, ranks: int) -> int:
     """Return the number of links that a rank owns on one dimension."""
-    if block == FULL_BLOCK:
+    if block == blocks.FULL_BLOCK:
         return ranks
-    return 4 if block == FAT_TREE_BLOCK else 2
+    return 4 if block == blocks.FAT_TREE_BLOCK else 2
 
 
 @kernel(i8(STATE, i8, i8, i8), no_refcount=True)
@@ -148,7 +109,7 @@ def neighbor(state: State, rank: int, d: int, ahead: int) -> int:
     """Return the rank that is `ahead` further along a dimension."""
     if state.is_alike[d]:
         return rank
-    n, stride = state.whole[d, RANKS], state.strides[d]
+    n, stride = state.whole[d, blocks.RANKS], state.strides[d]
     position = rank // stride % n
     to: int = rank + ((position + ahead) % n - position) * stride
     return to
@@ -167,22 +128,22 @@ def dispatch(
     is_backwards: int,
 ) -> None:
     """Send a message to the rank that is `ahead` further along a dimension."""
-    n, block = state.whole[d, RANKS], state.whole[d, BLOCK]
+    n, block = state.whole[d, blocks.RANKS], state.whole[d, blocks.BLOCK]
     spares = state.clock[at.SPARES] - 1
     state.clock[at.SPARES] = spares
     m = state.spare[spares]
     message = state.messages[m]
     to = neighbor(state, rank, d, ahead)
     track = UP
-    if block == FULL_BLOCK:
+    if block == blocks.FULL_BLOCK:
         track = ahead
-    elif block == RING_BLOCK:
+    elif block == blocks.RING_BLOCK:
         track = 0 if ahead < n - ahead or (2 * ahead == n and not is_backwards) else 1
     message[at.HERE], message[at.TO], message[at.STREAM] = rank, to, stream
     message[at.AXIS], message[at.BYTES], message[at.SLOT] = d, size, slot
-    message[at.HOPS_LEFT] = hops(block, n, state.whole[d, LEAF], ahead)
-    if block == FAT_TREE_BLOCK and not state.is_alike[d]:
-        leaf, stride = state.whole[d, LEAF], state.strides[d]
+    message[at.HOPS_LEFT] = hops(block, n, state.whole[d, blocks.LEAF], ahead)
+    if block == blocks.FAT_TREE_BLOCK and not state.is_alike[d]:
+        leaf, stride = state.whole[d, blocks.LEAF], state.strides[d]
         if rank // stride % n // leaf == to // stride % n // leaf:
             message[at.HOPS_LEFT] = 2
     message[at.STEP] = track
@@ -203,11 +164,11 @@ def serve(state: State, m: int, now: int) -> None:
     """Queue a message on the next link of the route, behind earlier messages."""
     message = state.messages[m]
     link = message[at.TRACK]
-    serial = message[at.BYTES] / state.capacity[link]
+    serial = message[at.BYTES] / state.flows.capacity[link]
     start = max(now, state.free_at[link])
     state.free_at[link] = start + int(serial)
     state.busy_ns[link] += int(serial)
-    there = start + int(state.rates[message[at.AXIS], LATENCY_NS] + serial)
+    there = start + int(state.rates[message[at.AXIS], blocks.LATENCY_NS] + serial)
     push(state.queue, state.clock, there, at.HOP + at.KINDS * m)
 
 
@@ -221,7 +182,7 @@ def advance(state: State, m: int) -> bool:
         return False
     d = message[at.AXIS]
     own = state.settings.owned
-    if state.whole[d, BLOCK] == RING_BLOCK:
+    if state.whole[d, blocks.BLOCK] == blocks.RING_BLOCK:
         here = neighbor(state, message[at.HERE], d, 1 - 2 * message[at.STEP])
         message[at.HERE] = here
         message[at.TRACK] = here * own + state.first_link[d] + message[at.STEP]
@@ -241,7 +202,7 @@ def advance(state: State, m: int) -> bool:
 @kernel(i8(STATE, i8, i8, i8), no_refcount=True)
 def _uplink(state: State, rank: int, to: int, d: int) -> int:
     """Return the rank of a leaf switch that owns the uplink towards `to`."""
-    n, leaf, stride = state.whole[d, RANKS], state.whole[d, LEAF], state.strides[d]
+    n, leaf, stride = state.whole[d, blocks.RANKS], state.whole[d, blocks.LEAF], state.strides[d]
     turn = 0 if state.settings.mode == at.SHARED else to // stride % n % state.uplinks[d]
     owner: int = rank + (turn - rank // stride % n % leaf) * stride
     return owner
@@ -252,52 +213,43 @@ def _share(state: State, m: int, now: int) -> None:
     """Start the flow of a message over all its links."""
     message = state.messages[m]
     count = message[at.HOPS_LEFT]
-    route = state.routes[m]
+    route = state.flows.routes[m]
     route[:] = -1
     for i in range(count):
         route[i] = message[at.TRACK]
         advance(state, m)
     message[at.HOPS_LEFT], message[at.STARTED] = count, now
-    state.shares[m, at.LEFT], state.shares[m, at.ELAPSED] = message[at.BYTES], 0.0
+    state.flows.shares[m, at.LEFT], state.flows.shares[m, at.ELAPSED] = message[at.BYTES], 0.0
     flying = state.clock[at.FLYING]
-    state.flying[flying] = m
+    state.flows.flying[flying] = m
     state.clock[at.FLYING], state.clock[at.STALE] = flying + 1, 1
 
 
 @kernel(boolean(STATE, f8))
 def flow(state: State, until_ns: float) -> bool:
     """Advance all flows to `until_ns` or to the first completion; return whether one completed."""
-    count, shares, clock = state.clock[at.FLYING], state.shares, state.clock
+    count, shares, clock = state.clock[at.FLYING], state.flows.shares, state.clock
     if clock[at.STALE]:
-        fair_rates(
-            state.flying,
-            count,
-            state.routes,
-            state.capacity,
-            shares,
-            state.free_bandwidth,
-            state.load,
-            state.used,
-        )
+        fair_rates(state.flows, count)
         clock[at.STALE] = 0
         state.report[at.LINK_EVENTS] += count
     first_ns = until_ns - state.shared_until_ns[0]
     has_left = False
     for i in range(count):
-        m = state.flying[i]
+        m = state.flows.flying[i]
         if shares[m, at.LEFT] <= shares[m, at.RATE] * first_ns:
             first_ns, has_left = shares[m, at.LEFT] / shares[m, at.RATE], True
     first_ns = max(first_ns, 0.0)
     state.shared_until_ns[0] += first_ns
     kept = 0
     for i in range(count):
-        m = state.flying[i]
+        m = state.flows.flying[i]
         shares[m, at.LEFT] -= shares[m, at.RATE] * first_ns
         shares[m, at.ELAPSED] += first_ns
         if has_left and shares[m, at.LEFT] <= DONE * state.messages[m, at.BYTES]:
             _leave(state, m)
         else:
-            state.flying[kept] = m
+            state.flows.flying[kept] = m
             kept += 1
     clock[at.FLYING] = kept
     clock[at.STALE] = int(kept < count)
@@ -308,11 +260,11 @@ def flow(state: State, until_ns: float) -> bool:
 def _leave(state: State, m: int) -> None:
     """Schedule the arrival of a message whose last byte has left: a latency per link later."""
     message = state.messages[m]
-    for link in state.routes[m]:
+    for link in state.flows.routes[m]:
         if link >= 0:
-            state.busy_ns[link] += message[at.BYTES] / state.capacity[link]
-    latency_ns = message[at.HOPS_LEFT] * state.rates[message[at.AXIS], LATENCY_NS]
-    late_ns = latency_ns + state.shares[m, at.ELAPSED]
+            state.busy_ns[link] += message[at.BYTES] / state.flows.capacity[link]
+    latency_ns = message[at.HOPS_LEFT] * state.rates[message[at.AXIS], blocks.LATENCY_NS]
+    late_ns = latency_ns + state.flows.shares[m, at.ELAPSED]
     message[at.HOPS_LEFT] = 1
     there = message[at.STARTED] + int(late_ns + TINY_NS)
     push(state.queue, state.clock, there, at.HOP + at.KINDS * m)

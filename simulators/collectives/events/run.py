@@ -9,16 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simulators.collectives import algorithms as codes
 from simulators.collectives import phase_model as asked_for
-from simulators.collectives.algorithms import (
-    ALL_REDUCE,
-    BROADCAST,
-    DIRECT,
-    DOUBLE_BINARY_TREE,
-    HALVING_DOUBLING,
-    IMPOSSIBLE,
-    IN_NETWORK,
-)
 from simulators.collectives.algorithms.steps import (
     BINARY,
     NO_TREE,
@@ -33,14 +25,7 @@ from simulators.collectives.algorithms.steps import (
 from simulators.collectives.events import state as at
 from simulators.collectives.events.links import LEAF_DOWN, LEAF_UP, links_of
 from simulators.collectives.events.loop import run
-from simulators.collectives.events.state import PHASES, PhaseTable, Settings, State
-from simulators.collectives.phase_model import (
-    chunk_bytes,
-    chunks_of,
-    collectives_ns,
-    phases_of,
-    queue_of,
-)
+from simulators.collectives.events.state import PHASES, Flows, PhaseTable, Settings, State
 from simulators.collectives.topologies import blocks
 from simulators.collectives.topologies.blocks import (
     BLOCK,
@@ -74,11 +59,14 @@ class Report(NamedTuple):
 
 def has_event_model(plan: Plan, op: int, *, baseline: bool = False) -> bool:
     """Return whether every phase of a collective can be simulated message by message."""
-    for d, part, *_ in phases_of(plan.whole, op, plan.ranks * 2, baseline=baseline):
+    for d, part, *_ in asked_for.phases_of(plan.whole, op, plan.ranks * 2, baseline=baseline):
         row = plan.whole[d]
-        if row[blocks.ALGORITHM] == IN_NETWORK and row[BLOCK] not in (SWITCH_BLOCK, FAT_TREE_BLOCK):
+        if row[blocks.ALGORITHM] == codes.IN_NETWORK and row[BLOCK] not in (
+            SWITCH_BLOCK,
+            FAT_TREE_BLOCK,
+        ):
             return False
-        if sends(int(row[blocks.ALGORITHM]), int(part), int(row[RANKS])) == IMPOSSIBLE:
+        if sends(int(row[blocks.ALGORITHM]), int(part), int(row[RANKS])) == codes.IMPOSSIBLE:
             return False
     return True
 
@@ -127,14 +115,14 @@ def uncontended_ns(plans: Sequence[Plan], requests: Ints, memory_bytes_per_s: Fl
     """
     out = np.zeros(len(requests), np.int64)
     whole, rates = np.stack([p.whole for p in plans]), np.stack([p.rates for p in plans])
-    collectives_ns(requests, memory_bytes_per_s, whole, rates, out)
+    asked_for.collectives_ns(requests, memory_bytes_per_s, whole, rates, out)
     has_tree = (
-        (whole[:, :, blocks.ALGORITHM] == DOUBLE_BINARY_TREE) & (whole[:, :, RANKS] > 1)
+        (whole[:, :, blocks.ALGORITHM] == codes.DOUBLE_BINARY_TREE) & (whole[:, :, RANKS] > 1)
     ).any(1)
     op = requests[:, asked_for.OP]
-    is_tree = (op == ALL_REDUCE) & has_tree[requests[:, asked_for.PLAN]]
-    is_tree |= (op == BROADCAST) & (requests[:, asked_for.SPLITS] > 1)
-    for i in np.flatnonzero(is_tree & (out != IMPOSSIBLE)):
+    is_tree = (op == codes.ALL_REDUCE) & has_tree[requests[:, asked_for.PLAN]]
+    is_tree |= (op == codes.BROADCAST) & (requests[:, asked_for.SPLITS] > 1)
+    for i in np.flatnonzero(is_tree & (out != codes.IMPOSSIBLE)):
         plan, memory = plans[requests[i, asked_for.PLAN]], float(memory_bytes_per_s[i])
         with contextlib.suppress(Infeasible):
             report = simulate(plan, requests[i], memory, mode=at.ALONE)
@@ -156,14 +144,14 @@ def state_of(
     Raises:
         Infeasible: too many messages would be in flight at once.
     """
-    op, chunk = int(request[asked_for.OP]), chunk_bytes(request, plan.ranks)
-    phases = phases_of(plan.whole, op, chunk, baseline=bool(request[asked_for.BASELINE]))
+    op, chunk = int(request[asked_for.OP]), asked_for.chunk_bytes(request, plan.ranks)
+    phases = asked_for.phases_of(plan.whole, op, chunk, baseline=bool(request[asked_for.BASELINE]))
     alike = np.zeros(len(plan.whole), np.int64) if every_rank else _alike(plan, phases)
     ranks_of = np.where(alike == 1, 1, plan.whole[:, RANKS])  # simulated ranks by dimension
     widest = max(_widest(plan.whole[d], int(part)) for d, part, *_ in phases)
     queues = int(request[asked_for.QUEUES])
     servers = -(-int(request[asked_for.ACTIVE]) // queues)
-    streams = chunks_of(request, plan.ranks)
+    streams = asked_for.chunks_of(request, plan.ranks)
     in_service = min(streams, len(plan.whole) * queues * servers)
     first_link = np.cumsum([0, *(links_of(int(d[BLOCK]), int(d[RANKS])) for d in plan.whole)])
     settings = Settings(
@@ -178,22 +166,10 @@ def state_of(
         mode=mode,
         memory_bytes_per_s=memory_bytes_per_s,
     )
-    free_slots = slack * (64 + 2 * settings.ranks * in_service * widest)
-    return _arrays(plan, phases, settings, alike, ranks_of, first_link, free_slots)
-
-
-def _arrays(
-    plan: Plan,
-    phases: Ints,
-    settings: Settings,
-    alike: Ints,
-    ranks_of: Ints,
-    first_link: Ints,
-    free_slots: int,
-) -> State:
-    ranks, streams, is_fair = settings.ranks, settings.streams, settings.mode == at.SHARED
+    ranks, is_fair = settings.ranks, mode == at.SHARED
+    free_slots = slack * (64 + 2 * ranks * in_service * widest)
     first_slot = np.cumsum([0, *(_peers(d) for d in plan.whole)])
-    rows, lines = ranks * streams, ranks * len(plan.whole) * settings.queues
+    rows, lines = ranks * streams, ranks * len(plan.whole) * queues
     in_flight_limit = max(free_slots, rows * int(first_slot[-1]))
     if in_flight_limit > MOST_MESSAGES:
         raise Infeasible(
@@ -207,7 +183,7 @@ def _arrays(
     longest = max([4, *(int(d[RANKS]) // 2 for d in plan.whole if d[BLOCK] == RING_BLOCK)])
     return State(
         settings=settings,
-        phases=_tabulated(plan.whole, phases, streams, settings.queues),
+        phases=_tabulated(plan.whole, phases, streams, queues),
         whole=plan.whole,
         rates=plan.rates,
         strides=np.cumprod([1, *ranks_of[:-1]]),
@@ -223,14 +199,16 @@ def _arrays(
         follower=np.full(rows, -1, np.int64),
         messages=_zeros(free_slots, at.MESSAGE_FIELDS),
         spare=np.arange(free_slots)[::-1].copy(),
-        shares=np.zeros((sharing, 3)),
-        routes=np.full((sharing, longest if is_fair else 1), -1, np.int64),
-        flying=_zeros(sharing),
+        flows=Flows(
+            flying=_zeros(sharing),
+            routes=np.full((sharing, longest if is_fair else 1), -1, np.int64),
+            shares=np.zeros((sharing, 3)),
+            capacity=_capacity(plan, ranks, first_link, is_fair=is_fair),
+            free_bandwidth=np.zeros(links),
+            load=_zeros(links),
+            used=_zeros(links),
+        ),
         shared_until_ns=np.zeros(1),
-        capacity=_capacity(plan, ranks, first_link, is_fair=is_fair),
-        free_bandwidth=np.zeros(links),
-        load=_zeros(links),
-        used=_zeros(links),
         free_at=_zeros(links),
         busy_ns=np.zeros(links),
         queue=_zeros(free_slots, 3),
@@ -254,9 +232,9 @@ def _alike(plan: Plan, phases: Ints) -> Ints:
     for d, op, *_ in phases:
         row = plan.whole[d]
         algorithm = int(row[blocks.ALGORITHM])
-        if algorithm == IN_NETWORK:
+        if algorithm == codes.IN_NETWORK:
             continue
-        is_odd = row[BLOCK] == RING_BLOCK and algorithm == HALVING_DOUBLING
+        is_odd = row[BLOCK] == RING_BLOCK and algorithm == codes.HALVING_DOUBLING
         is_split = row[BLOCK] == FAT_TREE_BLOCK and row[RANKS] > row[LEAF]
         if is_odd or is_split or shape_of(algorithm, int(op)) != NO_TREE:
             alike[d] = 0
@@ -266,15 +244,15 @@ def _alike(plan: Plan, phases: Ints) -> Ints:
 def _peers(dimension: Ints) -> int:
     """Return the number of message slots of a stream's peers: four in trees, for two visits."""
     algorithm, ranks = int(dimension[blocks.ALGORITHM]), int(dimension[RANKS])
-    if algorithm == DIRECT:
+    if algorithm == codes.DIRECT:
         return max(ranks, 4)
-    return max(log2(ranks) + 1 if algorithm == HALVING_DOUBLING else 4, 4)
+    return max(log2(ranks) + 1 if algorithm == codes.HALVING_DOUBLING else 4, 4)
 
 
 def _widest(dimension: Ints, op: int) -> int:
     algorithm, ranks = int(dimension[blocks.ALGORITHM]), int(dimension[RANKS])
     shape = shape_of(algorithm, op)
-    if shape == STAR or algorithm == DIRECT:
+    if shape == STAR or algorithm == codes.DIRECT:
         return ranks
     if shape == BINARY:
         return 3
@@ -296,7 +274,7 @@ def _capacity(plan: Plan, ranks: int, first_link: Ints, *, is_fair: bool) -> Flo
         if row[BLOCK] == FAT_TREE_BLOCK:
             trunk = row[LEAF] / rates[blocks.OVERSUBSCRIPTION]
             share = trunk if is_fair else min(1.0, trunk / uplinks[d])
-            if is_fair and row[blocks.ALGORITHM] == IN_NETWORK:
+            if is_fair and row[blocks.ALGORITHM] == codes.IN_NETWORK:
                 share = min(1.0, trunk)
             own[first_link[d] + LEAF_UP : first_link[d] + LEAF_DOWN + 1] *= share
     return np.tile(own, ranks)
@@ -305,14 +283,16 @@ def _capacity(plan: Plan, ranks: int, first_link: Ints, *, is_fair: bool) -> Flo
 def _tabulated(whole: Ints, phases: Ints, streams: int, queues: int) -> PhaseTable:
     columns = 1
     for d in phases[:, asked_for.DIMENSION]:
-        if whole[d, blocks.ALGORITHM] == DIRECT:
+        if whole[d, blocks.ALGORITHM] == codes.DIRECT:
             columns = max(columns, 2 * int(whole[d, RANKS]))
-        if whole[d, blocks.ALGORITHM] == HALVING_DOUBLING:
+        if whole[d, blocks.ALGORITHM] == codes.HALVING_DOUBLING:
             columns = max(columns, 2 * log2(int(whole[d, RANKS])) + 2)
     facts = np.zeros((11, len(phases)), np.int64)
     steps = np.zeros((2, len(phases), columns), np.int64)
     halves = phases[:, asked_for.HALF].tolist()
-    turns = np.array([[queue_of(half, queues, s) for s in range(streams)] for half in halves])
+    turns = np.array(
+        [[asked_for.queue_of(half, queues, s) for s in range(streams)] for half in halves]
+    )
     table = PhaseTable._make((*facts, *steps, turns))
     tabulate(whole, np.ascontiguousarray(phases), table)
     return table
@@ -344,8 +324,8 @@ def tabulate(whole: Ints, phases: Ints, out: PhaseTable) -> None:
         out.flight[p] = in_flight(algorithm, op, ranks, window)
         out.shape[p] = shape_of(algorithm, op)
         out.mirror[p] = _mirror(phases, p) if out.shape[p] == BINARY else at.NONE
-        out.is_uniform[p] = int(algorithm != HALVING_DOUBLING)
-        out.is_steady[p] = int(algorithm != HALVING_DOUBLING and algorithm != DIRECT)
+        out.is_uniform[p] = int(algorithm != codes.HALVING_DOUBLING)
+        out.is_steady[p] = int(algorithm != codes.HALVING_DOUBLING and algorithm != codes.DIRECT)
         for step in range(out.bytes_of.shape[1]):
             out.bytes_of[p, step] = message_of(algorithm, op, ranks, payload, step)
             out.offset_of[p, step] = offset_of(algorithm, op, ranks, step)

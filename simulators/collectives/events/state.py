@@ -67,6 +67,18 @@ class PhaseTable(NamedTuple):
     turn_of: IntMatrix  # per phase and stream: the queue it joins
 
 
+class Flows(NamedTuple):
+    """Messages that share links, and scratch arrays of their rates."""
+
+    flying: Ints  # oldest first
+    routes: IntMatrix  # per message: the links it crosses, padded with -1
+    shares: FloatMatrix  # per message, of a fair network
+    capacity: Floats  # per link, bytes per ns
+    free_bandwidth: Floats  # per link
+    load: Ints  # per link; zero before and after
+    used: Ints
+
+
 class State(NamedTuple):
     """Arrays of one run. Streams are numbered rank by rank, links by the rank that owns them."""
 
@@ -87,14 +99,8 @@ class State(NamedTuple):
     follower: Ints  # per rank and stream: the next waiting stream
     messages: IntMatrix
     spare: Ints  # free message slots
-    shares: FloatMatrix  # per message, of a fair network
-    routes: IntMatrix  # per message: the links it crosses
-    flying: Ints  # messages that share links, oldest first
+    flows: Flows
     shared_until_ns: Floats  # one number
-    capacity: Floats  # per link, bytes per ns
-    free_bandwidth: Floats  # per link: scratch of the fair shares
-    load: Ints
-    used: Ints
     free_at: Ints  # per link
     busy_ns: Floats
     queue: IntMatrix  # of events
@@ -105,4 +111,5 @@ class State(NamedTuple):
 
 SETTINGS: Any = struct(Settings)
 PHASES: Any = struct(PhaseTable)
+FLOWS: Any = struct(Flows)
 STATE: Any = struct(State)
