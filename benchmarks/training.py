@@ -18,8 +18,9 @@ import pyarrow as pa
 
 from benchmarks.timing import median_cpu_s
 from simulators.core.checks import Check, print_checks
+from simulators.core.columns import batch_of
 from simulators.core.jit import Floats
-from simulators.training.point import TrainingPoint, batch_of
+from simulators.training.point import TrainingPoint
 from simulators.training.simulator import SIMULATOR
 
 BAR = 50_000.0
@@ -37,7 +38,7 @@ def main() -> None:
     SIMULATOR.warm_up()
     started_s = time.perf_counter()
     points = list(plans())
-    answer = SIMULATOR.evaluate(batch_of(points))
+    answer = SIMULATOR.evaluate(batch_of(TrainingPoint, *map(vars, points)))
     front = pareto(answer)
     search_s = time.perf_counter() - started_s
     _, spent = median_cpu_s(_priced, RUNS)
@@ -62,7 +63,7 @@ def main() -> None:
 
 def _priced(run: int) -> Callable[[], pa.RecordBatch]:
     """Return a function that prices all plans for a new sequence length."""
-    batch = batch_of(list(plans(sequence=2048 + 64 * run)))
+    batch = batch_of(TrainingPoint, *map(vars, plans(sequence=2048 + 64 * run)))
     return functools.partial(SIMULATOR.evaluate, batch)
 
 

@@ -17,8 +17,9 @@ from deploy.templates import command, comment, filled
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
+from simulators.core.columns import batch_of
 from simulators.core.errors import Infeasible, UnknownNameError
-from simulators.training.point import TrainingPoint, batch_of
+from simulators.training.point import TrainingPoint
 from simulators.training.schedule import layers_of_chunk
 from simulators.training.simulator import SIMULATOR
 
@@ -44,7 +45,7 @@ class TrainingDeployments:
         if target not in ("", TARGET):
             raise UnknownNameError("target", target, (TARGET,))
         design = TrainingPoint(**point)
-        [answer] = SIMULATOR.evaluate(batch_of([design])).to_pylist()
+        [answer] = SIMULATOR.evaluate(batch_of(TrainingPoint, vars(design))).to_pylist()
         if answer["status"] == "infeasible":
             reason, _, words = answer["reason"].partition(": ")
             raise Infeasible(reason, words)

@@ -13,11 +13,12 @@ from typing import Any
 
 from simulators.catalog.model import load_model
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
+from simulators.core.columns import batch_of
 from simulators.core.errors import UserError
 from simulators.core.folder import read_toml
 from simulators.training.memory import rank_memory
 from simulators.training.metrics import job_of, plans_of
-from simulators.training.point import TrainingPoint, batch_of
+from simulators.training.point import TrainingPoint
 from simulators.training.simulator import SIMULATOR
 from sweeper.questions import Deadline, Question, flag
 
@@ -157,7 +158,7 @@ def _shares(row: Mapping[str, Any], unit: str, parts: str) -> str:
 def _fullest_stage(row: Mapping[str, Any]) -> str:
     """Return the pipeline stage with the largest memory use, and when."""
     design = TrainingPoint(**_design(row))
-    memory = rank_memory(job_of(vars(design)), plans_of(batch_of([design])))
+    memory = rank_memory(job_of(vars(design)), plans_of(batch_of(TrainingPoint, vars(design))))
     if memory.is_first[0]:
         return "first stage, when its pipeline is full"
     return "last stage, at the loss"
@@ -165,8 +166,9 @@ def _fullest_stage(row: Mapping[str, Any]) -> str:
 
 def _gains(row: Mapping[str, Any]) -> str:
     changes = _changes(_design(row))
-    points = [TrainingPoint(**{**_design(row), **change}) for change in changes.values()]
-    rates = SIMULATOR.evaluate(batch_of(points)).column("tokens_per_s").to_pylist()
+    points = [{**_design(row), **change} for change in changes.values()]
+    answers = SIMULATOR.evaluate(batch_of(TrainingPoint, *points))
+    rates = answers.column("tokens_per_s").to_pylist()
     gains = [
         (rate / row["tokens_per_s"] - 1.0, name)
         for name, rate in zip(changes, rates, strict=True)

@@ -115,21 +115,21 @@ def alike(
     ]
 
 
-def batch_of(kind: Any, point: Mapping[str, Any]) -> pa.RecordBatch:
-    """Return a batch of one point, with defaults for missing fields.
+def batch_of(kind: Any, *points: Mapping[str, Any]) -> pa.RecordBatch:
+    """Return a batch of points, with defaults for missing fields.
 
     Raises:
         UnknownNameError: the point type has no such field.
         UserError: a field without a default is missing.
     """
     known = {c.name: c.default for c in columns_of(kind)}
-    for name in point:
+    for name in dict.fromkeys(name for point in points for name in point):
         if name not in known:
             raise UnknownNameError("input", name, tuple(known))
-    values = known | dict(point)
-    if missing := [name for name, value in values.items() if value is MISSING]:
+    rows = [known | dict(point) for point in points]
+    if missing := [name for name in known if any(row[name] is MISSING for row in rows)]:
         raise UserError(f"{', '.join(missing)} missing: what is explained is one whole design")
-    return pa.RecordBatch.from_pylist([values], schema=schema_of(kind))
+    return pa.RecordBatch.from_pylist(rows, schema=schema_of(kind))
 
 
 def table_of(kind: type, columns: Sequence[NDArray[Any]]) -> pa.RecordBatch:

@@ -212,10 +212,31 @@ def lay_out(problem: Problem, loops: Ints, keep: Ints) -> int:
     return n
 
 
+@kernel(i8(PROBLEM, COUNTS, i8, i8, i8, i8, i8), no_refcount=True)
+def note_accesses(
+    problem: Problem, counts: Ints, tensor: int, level: int, child: int, accesses: int, fills: int
+) -> int:
+    """Write the accesses of a tensor at a level, and the fills of the level it feeds.
+
+    The first visit of a sum writes; only later ones read what is there.
+    """
+    outputs, instances = problem.words[OUTPUT], problem.instances
+    counts[level, tensor, FILLS] = 0
+    counts[level, tensor, READS] = accesses
+    counts[level, tensor, UPDATES] = 0
+    if tensor == OUTPUT:
+        counts[level, tensor, UPDATES] = accesses
+        counts[level, tensor, READS] = max(0, accesses - outputs // instances[level, SPLIT])
+        fills = max(0, fills - outputs // instances[child, SPLIT])
+    if child < counts.shape[0]:
+        counts[child, tensor, FILLS] = fills
+    return level
+
+
 @kernel(i8(PROBLEM, LOOPS, KEEP, i8, COUNTS), no_refcount=True)
 def count(problem: Problem, loops: Ints, keep: Ints, temporal: int, counts: Ints) -> int:
     """Fill in reads, fills and updates per instance, by level and tensor; return the cycles."""
-    instances, outputs, levels = problem.instances, problem.words[OUTPUT], keep.size
+    instances, levels = problem.instances, keep.size
     compute = 1
     for k in range(temporal):
         compute *= problem.placed[k, BOUND]
@@ -231,19 +252,7 @@ def count(problem: Problem, loops: Ints, keep: Ints, temporal: int, counts: Ints
             if child < levels:
                 received = deliveries(problem, tensor, child, temporal)
             accesses = received * number
-            counts[level, tensor, FILLS] = 0
-            counts[level, tensor, READS] = accesses
-            counts[level, tensor, UPDATES] = 0
-            fills = received
-            if tensor == OUTPUT:
-                counts[level, tensor, UPDATES] = accesses
-                # The first visit of a sum writes; only later ones read what is there.
-                counts[level, tensor, READS] -= outputs // instances[level, SPLIT]
-                if child < levels:
-                    fills -= outputs // instances[child, SPLIT]
-            if child < levels:
-                counts[child, tensor, FILLS] = fills
-            child = level
+            child = note_accesses(problem, counts, tensor, level, child, accesses, received)
             number = 1
     return compute
 

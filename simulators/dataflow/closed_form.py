@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -46,17 +45,9 @@ KEYS_STEP, KEYS_NODES = 2.0, 11
 """Tables cover rows up to 2^17 at every octave, and keys up to 4^10 at every other octave."""
 
 
-@dataclass(frozen=True)
-class Products:
-    """Costs of products, as arrays of one shape."""
-
-    cycles: Floats
-    energy_pj: Floats
-
-
 def products(
     accelerator: Accelerator, b: Floats, n: Floats, c: Floats, m: Floats, *, dataflow: str = ANY
-) -> Products:
+) -> tuple[Floats, Floats]:
     """Return cycles and picojoules of `b` independent products of N x C by C x M each.
 
     The dataflow `any` uses the best one for each product.
@@ -71,7 +62,7 @@ def products(
     best_cycles = np.full(sizes.shape[1], np.inf)
     best_pj = np.full(sizes.shape[1], np.inf)
     for across, down in _spreads(dataflow):
-        for keeps in _kept(accelerator):
+        for keeps in itertools.product(*(level.may_keep for level in accelerator.levels)):
             cycles, energy_pj = _blocked(accelerator, machine, sizes, across, down, keeps)
             better = cycles * energy_pj < best_cycles * best_pj
             best_cycles = np.where(better, cycles, best_cycles)
@@ -79,7 +70,7 @@ def products(
     if not np.isfinite(best_pj).all():
         raise Infeasible("buffer_too_small", "a level holds less than its multipliers need")
     times = np.broadcast_to(b, shape)
-    return Products(best_cycles.reshape(shape) * times, best_pj.reshape(shape) * times)
+    return best_cycles.reshape(shape) * times, best_pj.reshape(shape) * times
 
 
 def tabulated(
@@ -117,8 +108,8 @@ def _table(accelerator: tuple[str, int], fixed: tuple[tuple[str, float], ...], k
     sizes: dict[str, Floats] = {"N": n, **{d: np.full(n.shape, size) for d, size in fixed}}
     if keys:
         sizes[keys] = context
-    once = products(found, np.ones(n.shape), *(sizes[d] for d in DIMS), dataflow=found.dataflow)
-    return np.log2(np.stack([once.cycles, once.energy_pj]))
+    sides = (sizes[d] for d in DIMS)
+    return np.log2(products(found, np.ones(n.shape), *sides, dataflow=found.dataflow))
 
 
 def _between(table: Floats, x: Floats, y: Floats) -> Floats:
@@ -140,11 +131,6 @@ def _spreads(dataflow: str) -> tuple[tuple[int, int], ...]:
         if x in DIMS and y in DIMS
     )
     return tuple(dict.fromkeys(pairs))
-
-
-def _kept(accelerator: Accelerator) -> Iterator[tuple[tuple[str, ...], ...]]:
-    """Yield the tensors that each level keeps, outermost level first."""
-    yield from itertools.product(*(level.may_keep for level in accelerator.levels))
 
 
 def _blocked(

@@ -25,21 +25,7 @@ from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import PACKAGE, read_toml
 from simulators.core.jit import Floats, Ints, array, f8, i8, kernel
 from simulators.dataflow import access as at
-from simulators.dataflow.access import (
-    COUNTS,
-    FILLS,
-    HOP,
-    KEEP,
-    LOOPS,
-    PROBLEM,
-    READS,
-    UPDATES,
-    VERDICTS,
-    Problem,
-    count,
-    count_partial,
-    lay_out,
-)
+from simulators.dataflow.access import Problem, count, count_partial, lay_out
 from simulators.dataflow.mapping import LoopNest, encode
 from simulators.workload.loop_nest import Layer
 
@@ -169,7 +155,7 @@ ENERGY_PJ, CYCLES, COMPUTE_CYCLES, MACS_USED = range(4)
 RESULTS = 4
 
 
-@kernel(i8(PROBLEM, KEEP, COUNTS, i8, array(f8)), no_refcount=True)
+@kernel(i8(at.PROBLEM, at.KEEP, at.COUNTS, i8, array(f8)), no_refcount=True)
 def charge(problem: Problem, keep: Ints, counts: Ints, compute: int, out: Floats) -> int:
     """Fill in energy and cycles from the counts; return the cycles.
 
@@ -215,7 +201,7 @@ def charge(problem: Problem, keep: Ints, counts: Ints, compute: int, out: Floats
     return int(cycles)
 
 
-@kernel(i8(PROBLEM, LOOPS, KEEP, COUNTS, array(f8)), no_refcount=True)
+@kernel(i8(at.PROBLEM, at.LOOPS, at.KEEP, at.COUNTS, array(f8)), no_refcount=True)
 def evaluate(problem: Problem, loops: Ints, keep: Ints, counts: Ints, out: Floats) -> int:
     """Compute accesses, energy and cycles of a mapping; return the code of infeasibility, or 0."""
     temporal = lay_out(problem, loops, keep)
@@ -329,7 +315,7 @@ def evaluated(mapping: LoopNest, layer: Layer, accelerator: Accelerator) -> Eval
     problem = problem_of(layer, accelerator)
     counts, result = np.zeros_like(problem.totals), np.zeros(RESULTS)
     if verdict := evaluate(problem, loops, keep, counts, result):
-        return VERDICTS[verdict]
+        return at.VERDICTS[verdict]
     return Evaluation(
         energy_pj=float(result[ENERGY_PJ]),
         cycles=int(result[CYCLES]),
@@ -347,7 +333,7 @@ def level_cycles(level: int, lines: Iterable[Traffic], accelerator: Accelerator)
     mine = [line for line in lines if line.level == accelerator.levels[level].name]
     reads = sum(line.reads for line in mine)
     writes = sum(line.fills + line.updates for line in mine)
-    read, write, shared = (float(rate) for rate in machine_of(accelerator).rates[level, :HOP])
+    read, write, shared = (float(rate) for rate in machine_of(accelerator).rates[level, : at.HOP])
     return math.ceil(max(reads / read, writes / write, (reads + writes) / shared))
 
 
@@ -388,7 +374,7 @@ def _network_pj(lines: Iterable[Traffic], accelerator: Accelerator) -> float:
     for line in lines:
         k = names.index(line.level)
         hops = 0.5 * float(machine.sizes[k, at.FAN_X] + machine.sizes[k, at.FAN_Y])
-        spent += float(machine.rates[k, HOP]) * hops * line.totals[READS]
+        spent += float(machine.rates[k, at.HOP]) * hops * line.totals[at.READS]
     return spent
 
 
@@ -401,15 +387,15 @@ def scaled(line: Traffic, scale: Sequence[float], accelerator: Accelerator) -> T
     totals = [math.ceil(n * share) for n, share in zip(line.totals, scale, strict=True)]
     energy_pj = sum(
         float(energy[level, k]) * -(-words[k] // block) * line.totals[k] / before[k]
-        for k in (READS, FILLS, UPDATES)
+        for k in (at.READS, at.FILLS, at.UPDATES)
         if before[k]
     )
     return dataclasses.replace(
         line,
-        reads=words[READS],
-        fills=words[FILLS],
-        updates=words[UPDATES],
-        totals=(totals[READS], totals[FILLS], totals[UPDATES]),
+        reads=words[at.READS],
+        fills=words[at.FILLS],
+        updates=words[at.UPDATES],
+        totals=(totals[at.READS], totals[at.FILLS], totals[at.UPDATES]),
         energy_pj=energy_pj,
     )
 
@@ -445,7 +431,7 @@ def _traffic(
                 float(problem.energy_pj[k, action])
                 * -(-words[action] // level.block_words)
                 * (totals[action] / words[action] if words[action] else 0.0)
-                for action in (READS, FILLS, UPDATES)
+                for action in (at.READS, at.FILLS, at.UPDATES)
             )
             lines.append(
                 Traffic(
@@ -455,7 +441,7 @@ def _traffic(
                     fills=fills,
                     updates=updates,
                     instances=int(problem.instances[k, at.USED]),
-                    totals=(totals[READS], totals[FILLS], totals[UPDATES]),
+                    totals=(totals[at.READS], totals[at.FILLS], totals[at.UPDATES]),
                     energy_pj=spent_pj,
                 )
             )

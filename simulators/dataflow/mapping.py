@@ -109,7 +109,13 @@ def encode(mapping: LoopNest, layer: Layer, accelerator: Accelerator) -> tuple[I
         product = math.prod(int(x) for x in loops[:, BOUNDS, d].ravel())
         if product < bound:
             raise UserError(f"mapping: the loops over {dim} multiply to {product}, not to {bound}")
-        _check_reach(loops[:, BOUNDS, d].ravel(), dim, bound)
+        reached = loops.copy()
+        _stop_at_end(reached, d, bound)
+        for runs, needed in zip(loops[loops != reached], reached[loops != reached], strict=True):
+            raise UserError(
+                f"mapping: the outermost loop over {dim} runs {runs} times; {needed} of "
+                f"{product // runs} reach {bound}"
+            )
     return loops, keep
 
 
@@ -141,19 +147,6 @@ def decode(loops: Ints, keep: Ints, layer: Layer, accelerator: Accelerator) -> L
             for level, table, mask in zip(accelerator.levels, loops, keep, strict=True)
         )
     )
-
-
-def _check_reach(bounds: Ints, dim: str, size: int) -> None:
-    inner = math.prod(int(b) for b in bounds)
-    for bound in (int(b) for b in bounds):
-        inner //= bound
-        if bound > 1:
-            if (needed := -(-size // inner)) != bound:
-                raise UserError(
-                    f"mapping: the outermost loop over {dim} runs {bound} times; {needed} of "
-                    f"{inner} reach {size}"
-                )
-            return
 
 
 def _stop_at_end(loops: Ints, dim: int, size: int) -> None:

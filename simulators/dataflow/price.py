@@ -21,22 +21,8 @@ from simulators.dataflow.closed_form import tabulated
 from simulators.dataflow.evaluation import PJ_PER_J, machine_of
 from simulators.dataflow.search.map_space import constraints_of
 from simulators.dataflow.search.mapper import find
+from simulators.workload import operators as ops
 from simulators.workload.loop_nest import Layer, bmm, matmul
-from simulators.workload.operators import (
-    STATE_CHUNK,
-    Attention,
-    CausalConvolution,
-    Column,
-    Compute,
-    Elementwise,
-    Embedding,
-    EncoderAttention,
-    Gemm,
-    GroupedGemm,
-    Norm,
-    Quantisation,
-    StateUpdate,
-)
 
 EVALUATIONS = 20_000
 
@@ -50,7 +36,7 @@ class Cost:
 
 
 def price(
-    operators: Sequence[Compute], accelerator: str, *, evaluations: int = EVALUATIONS
+    operators: Sequence[ops.Compute], accelerator: str, *, evaluations: int = EVALUATIONS
 ) -> tuple[Cost, ...]:
     """Return the cost of each operator, repetitions included.
 
@@ -61,7 +47,7 @@ def price(
     return tuple(_price(operator, accelerator, evaluations) for operator in operators)
 
 
-def estimate(operator: Compute, accelerator: str) -> tuple[Floats, Floats]:
+def estimate(operator: ops.Compute, accelerator: str) -> tuple[Floats, Floats]:
     """Return seconds and joules of one run of an operator, without a search for mappings.
 
     Sizes and results may be columns; products are priced by `closed_form`.
@@ -70,14 +56,14 @@ def estimate(operator: Compute, accelerator: str) -> tuple[Floats, Floats]:
         Infeasible: a buffer of the accelerator is too small.
     """
     found, version = load_accelerator(accelerator), _version(accelerator)
-    if isinstance(operator, Gemm):
+    if isinstance(operator, ops.Gemm):
         work = [tabulated(version, operator.batch, operator.m, operator.k, operator.n)]
-    elif isinstance(operator, GroupedGemm):
+    elif isinstance(operator, ops.GroupedGemm):
         rows = np.ceil(np.asarray(operator.tokens) * operator.top_k / operator.experts)
         work = [tabulated(version, operator.experts, rows, operator.k, operator.n)]
-    elif isinstance(operator, Attention | EncoderAttention):
+    elif isinstance(operator, ops.Attention | ops.EncoderAttention):
         requests = np.maximum(operator.requests, 1.0)
-        if isinstance(operator, EncoderAttention):
+        if isinstance(operator, ops.EncoderAttention):
             new = seen = np.asarray(operator.tokens) / requests
         else:
             new = np.maximum(operator.query_tokens / requests, 1.0)
@@ -99,17 +85,17 @@ def standing_w(accelerator: str) -> float:
     return sum(leaks_pj) * found.clock_hz / PJ_PER_J
 
 
-def _price(operator: Compute, accelerator: str, evaluations: int) -> Cost:
+def _price(operator: ops.Compute, accelerator: str, evaluations: int) -> Cost:
     name = operator.name
-    if isinstance(operator, Gemm):
+    if isinstance(operator, ops.Gemm):
         sizes = (operator.batch, operator.m, operator.k, operator.n)
         b, n, c, m = (_whole(size, name) for size in sizes)
         layers = [(bmm(name, b=b, n=n, c=c, m=m) if b > 1 else matmul(name, n=n, c=c, m=m), 1)]
-    elif isinstance(operator, GroupedGemm):
+    elif isinstance(operator, ops.GroupedGemm):
         rows = math.ceil(_number(operator.tokens, name) * operator.top_k / operator.experts)
         n, k = _whole(operator.n, name), _whole(operator.k, name)
         layers = [(matmul(name, n=max(1, rows), c=k, m=n), operator.experts)]
-    elif isinstance(operator, Attention | EncoderAttention):
+    elif isinstance(operator, ops.Attention | ops.EncoderAttention):
         layers = _attention(operator)
     else:
         found = load_accelerator(accelerator)
@@ -123,11 +109,11 @@ def _price(operator: Compute, accelerator: str, evaluations: int) -> Cost:
     )
 
 
-def _attention(operator: Attention | EncoderAttention) -> list[tuple[Layer, int]]:
+def _attention(operator: ops.Attention | ops.EncoderAttention) -> list[tuple[Layer, int]]:
     """Return two chained batched products per request, with the mean sizes of the batch."""
     name = operator.name
     requests = _whole(operator.requests, name)
-    if isinstance(operator, EncoderAttention):
+    if isinstance(operator, ops.EncoderAttention):
         new = seen = max(1, round(_number(operator.tokens, name) / requests))
     else:
         new = max(1, round(_number(operator.query_tokens, name) / requests))
@@ -139,7 +125,9 @@ def _attention(operator: Attention | EncoderAttention) -> list[tuple[Layer, int]
     ]
 
 
-def _streamed(accelerator: Accelerator, reads: Column, writes: Column) -> tuple[Floats, Floats]:
+def _streamed(
+    accelerator: Accelerator, reads: ops.Column, writes: ops.Column
+) -> tuple[Floats, Floats]:
     """Return cycles and picojoules of reading and writing through the outermost level."""
     machine, dram = machine_of(accelerator), accelerator.levels[0]
     read_rate, write_rate, shared_rate = (float(rate) for rate in machine.rates[0, :3])
@@ -150,19 +138,21 @@ def _streamed(accelerator: Accelerator, reads: Column, writes: Column) -> tuple[
     return cycles, energy_pj / dram.block_words
 
 
-def _moved(operator: Compute) -> tuple[Column, Column]:
+def _moved(operator: ops.Compute) -> tuple[ops.Column, ops.Column]:
     """Return the numbers that an operator reads and writes; states move once per chunk or token."""
-    if isinstance(operator, Elementwise):
+    if isinstance(operator, ops.Elementwise):
         elements = np.asarray(operator.elements)
         return elements * operator.reads, elements * operator.writes
-    if isinstance(operator, CausalConvolution):
+    if isinstance(operator, ops.CausalConvolution):
         numbers = np.asarray(operator.tokens) * operator.channels
-    elif isinstance(operator, StateUpdate):
+    elif isinstance(operator, ops.StateUpdate):
         tokens = np.asarray(operator.tokens)
-        passes = tokens if operator.phase == "decode" else tokens / STATE_CHUNK
+        passes = tokens if operator.phase == "decode" else tokens / ops.STATE_CHUNK
         numbers = passes * operator.value_heads * operator.key_dim * operator.value_dim
     else:
-        assert isinstance(operator, Norm | Embedding | Quantisation), "products are mapped"
+        assert isinstance(operator, ops.Norm | ops.Embedding | ops.Quantisation), (
+            "products are mapped"
+        )
         numbers = np.asarray(operator.rows) * operator.cols
     return numbers, numbers
 
@@ -184,7 +174,7 @@ def _mapped(layer: Layer, accelerator: tuple[str, int], evaluations: int) -> Cos
     return Cost(best.cycles / found.clock_hz, best.energy_pj / PJ_PER_J)
 
 
-def _number(size: Column, name: str) -> float:
+def _number(size: ops.Column, name: str) -> float:
     if isinstance(size, np.ndarray) and size.size != 1:
         raise UserError(
             f"operator '{name}' has columns of sizes; an accelerator maps one at a time"
@@ -192,7 +182,7 @@ def _number(size: Column, name: str) -> float:
     return float(np.asarray(size).reshape(-1)[0])
 
 
-def _whole(size: Column, name: str) -> int:
+def _whole(size: ops.Column, name: str) -> int:
     number = _number(size, name)
     if number != int(number) or number < 1:
         raise UserError(

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import pyarrow as pa
-
 from simulators.catalog.cluster import AUTO
 from simulators.catalog.price import DEFAULT
-from simulators.core.columns import schema_of
 from simulators.core.contract import asked, choice, fact, metric
 from simulators.training.job import (
     ATTENTIONS,
@@ -233,9 +229,3 @@ class TrainingFacts:
     micro_batches: float = fact(
         "micro-batches of a replica in a step", needs=("batch", "dp", "micro_batch")
     )
-
-
-def batch_of(points: Sequence[TrainingPoint]) -> pa.RecordBatch:
-    """Return points as a batch."""
-    rows = [vars(point) for point in points]
-    return pa.RecordBatch.from_pylist(rows, schema=schema_of(TrainingPoint))

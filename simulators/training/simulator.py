@@ -19,6 +19,7 @@ from simulators.core.columns import (
     FITTED,
     LEVELS,
     alike,
+    batch_of,
     categories,
     mapped,
     numbers,
@@ -56,7 +57,7 @@ from simulators.training.operators import (
     WEIGHTS,
     runs,
 )
-from simulators.training.point import TrainingFacts, TrainingMetrics, TrainingPoint, batch_of
+from simulators.training.point import TrainingFacts, TrainingMetrics, TrainingPoint
 from simulators.training.step import Steps, Work, after_loading, counts_of, pace, steps, work_of
 
 PHASES = {
@@ -207,7 +208,7 @@ class Training:
             Infeasible: the design is infeasible.
             UserError: a value is unknown.
         """
-        batch = batch_of([TrainingPoint(**point)])
+        batch = batch_of(TrainingPoint, point)
         check_batch(TrainingPoint, batch)
         [(_, group)] = alike(batch, JOB_FIELDS)
         job, plans, constants = job_of(group), plans_of(batch), load_constants()

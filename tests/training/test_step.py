@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 
 from simulators.catalog.model import load_model
+from simulators.core.columns import batch_of
 from simulators.training.job import load_constants
 from simulators.training.metrics import JOB_FIELDS, job_of
 from simulators.training.operators import pieces, tasks
-from simulators.training.point import TrainingPoint, batch_of
+from simulators.training.point import TrainingPoint
 from simulators.training.simulator import SIMULATOR
 
 BASE = TrainingPoint(model="llama3_1_8b", gpu="h100_sxm", batch=64, sequence=4096, zero=3, dp=8)
 
 
 def evaluate(*points):
-    return SIMULATOR.evaluate(batch_of(points)).to_pylist()
+    return SIMULATOR.evaluate(batch_of(TrainingPoint, *map(vars, points))).to_pylist()
 
 
 def one(**changes):
@@ -138,7 +139,7 @@ def test_more_failures_lengthen_the_run():
 
 
 def test_facts_count_gpus():
-    batch = batch_of([replace(BASE, tp=4, pp=2, cp=2)])
+    batch = batch_of(TrainingPoint, vars(replace(BASE, tp=4, pp=2, cp=2)))
     [facts] = SIMULATOR.describe(batch).to_pylist()
     assert facts["gpus"] == 4 * 2 * 2 * 8
     assert facts["batch_tokens"] == 64 * 4096

@@ -230,24 +230,10 @@ def goal_of(
     return float(np.log(score(space.goal, out[ENERGY_PJ], out[CYCLES])))
 
 
-@kernel(
-    i8(
-        PROBLEM,
-        SPACE,
-        COUNTS,
-        matrix(f8),
-        array(f8),
-        array(i8, 4),
-        matrix(i8),
-        matrix(i8),
-        array(f8),
-    ),
-    no_refcount=True,
-)
+@kernel(i8(PROBLEM, SPACE, matrix(f8), array(f8), array(i8, 4), matrix(i8), matrix(i8), array(f8)))
 def anneal(
     problem: Problem,
     space: Space,
-    counts: Ints,
     draws: Floats,
     heat: Floats,
     loops: Ints,
@@ -258,12 +244,12 @@ def anneal(
     """Anneal from mapping 0 of `loops`; return the number of feasible mappings.
 
     `loops`, `keep`, `where` (slots of the factors) and the first three of `best` (logarithms of the
-    goal) hold the current mapping, the trial and the best mapping; the rest of `best` and `counts`
-    are scratch. `draws` has one row per step; `heat` is the first and the last temperature.
+    goal) hold the current mapping, the trial and the best mapping; the rest of `best` is scratch.
+    `draws` has one row per step; `heat` is the first and the last temperature.
     """
     seen = 0
     steps = draws.shape[0]
-    out = best[3:]
+    counts, out = np.zeros_like(problem.totals), best[3:]
     temperature = heat[0]
     cooling = (heat[1] / heat[0]) ** (1.0 / max(1, steps))
     for step in range(steps):
@@ -338,22 +324,13 @@ class Walk:
         """Loops and keep masks of the best mapping so far."""
         return self.loops[2], self.keep[2]
 
-    def walk(self, problem: Problem, counts: Ints, draws: Floats, hot: float) -> None:
+    def walk(self, problem: Problem, draws: Floats, hot: float) -> None:
         """Continue from the best mapping, one step per row of draws."""
         for three in (self.loops, self.keep, self.where):
             three[0] = three[2]
         self.goals[0] = self.goals[2]
-        self.feasible += anneal(
-            problem,
-            self.space,
-            counts,
-            draws,
-            np.array([hot, COLD]),
-            self.loops,
-            self.keep,
-            self.where,
-            self.goals,
-        )
+        mappings, heat = (self.loops, self.keep, self.where, self.goals), np.array([hot, COLD])
+        self.feasible += anneal(problem, self.space, draws, heat, *mappings)
         self.evaluations += len(draws)
 
 
@@ -384,7 +361,7 @@ def race(
         draws = _draws(seed, number, steps * len(alive))
         for k, one in enumerate(alive):
             own = draws[k * steps : (k + 1) * steps]
-            one.walk(problem, counts, own, WARM if number else HOT)
+            one.walk(problem, own, WARM if number else HOT)
         best = min(field, key=lambda one: one.best)
         if best.best <= lower_bound:
             break
@@ -394,7 +371,7 @@ def race(
     tried = sum(one.evaluations for one in field)
     winner = _freed(best, space, loops)
     if best.best > lower_bound and tried < evaluations:
-        winner.walk(problem, counts, _draws(seed, rounds, evaluations - tried), WARM)
+        winner.walk(problem, _draws(seed, rounds, evaluations - tried), WARM)
     winner.evaluations += tried
     winner.feasible += sum(one.feasible for one in field)
     return winner

@@ -20,7 +20,7 @@ import numpy as np
 from simulators.catalog.accelerator import TENSORS, Accelerator
 from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, matrix
 from simulators.dataflow import access as at
-from simulators.dataflow.access import COUNTS, KEEP, PROBLEM, Problem, distinct_sums, lay_out
+from simulators.dataflow.access import Problem, distinct_sums, lay_out, note_accesses
 from simulators.dataflow.evaluation import CYCLES, ENERGY_PJ, RESULTS, UNLIMITED, charge
 from simulators.dataflow.search.annealing import SPACE, Space, score
 from simulators.workload.loop_nest import Layer
@@ -79,9 +79,8 @@ def spread_bounds(
     options = [row[:n] for row, n in zip(space.keeps.tolist(), space.keep_count, strict=True)]
     kept = np.array(list(itertools.product(*options)), np.int64)
     surplus = np.array([_surplus(layer, accelerator, problem, tuple(row)) for row in kept.tolist()])
-    counts, result = np.zeros_like(problem.totals), np.zeros(RESULTS)
     found, best = np.full((len(spread), 4), np.inf), np.zeros(len(spread), np.int64)
-    _spread_bounds(problem, space, spread, kept, surplus, counts, result, found, best)
+    _spread_bounds(problem, space, spread, kept, surplus, found, best)
     return found, kept[best]
 
 
@@ -218,7 +217,7 @@ def bounds(
     return MappingBounds(energy_pj, round(cycles), edp), value
 
 
-@kernel(i8(PROBLEM, i8, i8), no_refcount=True)
+@kernel(i8(at.PROBLEM, i8, i8), no_refcount=True)
 def _least_words(problem: Problem, tensor: int, level: int) -> int:
     """Return the fewest words of a tensor that one instance needs; `extents` counts instances."""
     words = 1
@@ -238,7 +237,7 @@ def _least_words(problem: Problem, tensor: int, level: int) -> int:
     return int(words)
 
 
-@kernel(i8(PROBLEM, i8, i8), no_refcount=True)
+@kernel(i8(at.PROBLEM, i8, i8), no_refcount=True)
 def _least_tiles(problem: Problem, tensor: int, level: int) -> int:
     """Return the fewest different tiles that one fan-out distributes."""
     number = 1
@@ -253,14 +252,13 @@ def _least_tiles(problem: Problem, tensor: int, level: int) -> int:
     return int(number)
 
 
-@kernel(i8(PROBLEM, KEEP, COUNTS), no_refcount=True)
+@kernel(i8(at.PROBLEM, at.KEEP, at.COUNTS), no_refcount=True)
 def _least_counts(problem: Problem, keep: Ints, counts: Ints) -> int:
     """Fill in the fewest accesses per instance, as `access.count` does; return the cycles."""
-    instances, outputs, levels = problem.instances, problem.words[at.OUTPUT], keep.size
-    compute = 1
+    levels, compute = keep.size, 1
     for d in range(problem.bounds.size):
         compute *= problem.bounds[d]
-    compute //= instances[levels, at.USED]
+    compute //= problem.instances[levels, at.USED]
     for tensor in range(at.TENSORS):
         child, number, received = levels, 1, compute
         for level in range(levels - 1, -1, -1):
@@ -270,50 +268,24 @@ def _least_counts(problem: Problem, keep: Ints, counts: Ints) -> int:
             if child < levels:
                 received = _least_words(problem, tensor, child)
             accesses = received * number
-            counts[level, tensor, at.FILLS] = 0
-            counts[level, tensor, at.READS] = accesses
-            counts[level, tensor, at.UPDATES] = 0
-            fills = received
-            if tensor == at.OUTPUT:
-                counts[level, tensor, at.UPDATES] = accesses
-                counts[level, tensor, at.READS] = max(
-                    0, accesses - outputs // instances[level, at.SPLIT]
-                )
-                if child < levels:
-                    fills = max(0, fills - outputs // instances[child, at.SPLIT])
-            if child < levels:
-                counts[child, tensor, at.FILLS] = fills
-            child, number = level, 1
+            child = note_accesses(problem, counts, tensor, level, child, accesses, received)
+            number = 1
     return int(compute)
 
 
-@kernel(
-    i8(
-        PROBLEM,
-        SPACE,
-        array(i8, 4),
-        matrix(i8),
-        array(f8),
-        COUNTS,
-        array(f8),
-        matrix(f8),
-        array(i8),
-    ),
-    no_refcount=True,
-)
+@kernel(i8(at.PROBLEM, SPACE, array(i8, 4), matrix(i8), array(f8), matrix(f8), array(i8)))
 def _spread_bounds(
     problem: Problem,
     space: Space,
     spread: Ints,
     kept: Ints,
     surplus: Floats,
-    counts: Ints,
-    result: Floats,
     found: Floats,
     best: Ints,
 ) -> int:
     """Fill in the rows of `spread_bounds` and the best kept tensors by row; return rows."""
     levels, dims = kept.shape[1], problem.bounds.size
+    counts, result = np.zeros_like(problem.totals), np.zeros(RESULTS)
     around = problem.extents
     for row in range(spread.shape[0]):
         for choice in range(kept.shape[0]):
