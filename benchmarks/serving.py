@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.timing import median_cpu_s
-from lab.fits.workloads import TRACES
+from lab.fits.workloads import CONFIG
 from simulators.core.calibration import reference_folder
 from simulators.core.checks import Check, print_checks
 from simulators.core.fields import updated
@@ -86,7 +86,7 @@ def _chats(count: int, qps: float, run: int = 0) -> tuple[Requests, str]:
     Every run starts at another place of the trace and has new arrivals.
     """
     reference = reference_folder()
-    file = None if reference is None else reference / TRACES["chat"]
+    file = None if reference is None else reference / CONFIG.traces["chat"]
     gaps = stream(run, "gaps").standard_exponential(count)
     draws = np.zeros((count, 2))
     if file is None or not file.is_file():

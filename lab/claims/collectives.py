@@ -39,8 +39,8 @@ def ranks_left_out(reference: Path) -> Iterator[pl.DataFrame]:
 def exchanges(reference: Path) -> Iterator[pl.DataFrame]:
     """Yield DeepEP's dispatches and combines, each by a fit to other numbers of ranks, by mode."""
     rows = read_exchanges(reference)
-    first = [row for row in rows if row.kernel.startswith(fits.FITTED_VERSION)]
-    later = [row for row in rows if not row.kernel.startswith(fits.FITTED_VERSION)]
+    first = [row for row in rows if row.kernel.startswith(fits.CONFIG.fitted_version)]
+    later = [row for row in rows if not row.kernel.startswith(fits.CONFIG.fitted_version)]
     for mine, errors in fits.exchanges_left_out(first):
         yield _frame(errors, mode=[row.mode for row in mine], label=_labels(mine))
     errors = fits.exchange_log_errors(later, fits.fit_rates(first))
@@ -64,15 +64,15 @@ def sizes(reference: Path) -> Iterator[pl.DataFrame]:
 def growth(reference: Path) -> Iterator[pl.DataFrame]:
     """Yield times at eight ranks, from four ranks and the growth of other GPUs."""
     table = _known(reference)
-    for collective in fits.COLLECTIVES:
-        for gpu, errors in fits.growth_errors(table, fits.NVLINK, collective).items():
+    for collective in fits.CONFIG.collectives:
+        for gpu, errors in fits.growth_errors(table, fits.CONFIG.nvlink, collective).items():
             yield _frame(errors, gpu=gpu, collective=collective)
 
 
 def ranks_between(reference: Path) -> Iterator[pl.DataFrame]:
     """Yield times at four ranks, from two and eight."""
     table = _known(reference)
-    for gpu in fits.NVLINK:
+    for gpu in fits.CONFIG.nvlink:
         if (curves := table.get(gpu, {}).get("nccl")) is not None:
             keys = (key for key in curves.keys if key[2] == 4)
             yield from (_frame(fits.errors_between(curves, key), gpu=gpu) for key in keys)
@@ -84,8 +84,8 @@ def coverage(reference: Path) -> Iterator[pl.DataFrame]:
     for one in table.values():
         if "nccl" in one:
             yield columns(predicted=fits.held_out_coverage(one["nccl"]), split="sizes")
-    for name in fits.COLLECTIVES:
-        inside = fits.growth_coverage(table, fits.NVLINK, name)
+    for name in fits.CONFIG.collectives:
+        inside = fits.growth_coverage(table, fits.CONFIG.nvlink, name)
         yield columns(predicted=inside, split="ranks_8_from_4")
 
 

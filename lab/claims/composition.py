@@ -94,7 +94,7 @@ def _constants(reference: Path) -> tuple[Callable[[str], Framework], Levels]:
     measured = fp32.read_rows(reference)
 
     def levels(gpu: str) -> list[tuple[str, str | Profile]]:
-        if gpu not in fits.NEW:
+        if gpu not in fits.CONFIG.new:
             return [("measured", BEST)]
         return [
             ("few rows", fits.few_shot_profile(load_gpu(gpu), measured, draw))
@@ -114,7 +114,7 @@ def one_gpu(reference: Path) -> pl.DataFrame:
             continue
         framework = framework_without(case.graph_name)
         levels = list(levels_of(case.gpu.name))
-        if case.gpu.name in fits.NEW:
+        if case.gpu.name in fits.CONFIG.new:
             levels.append(("data sheet", "zero_shot"))
         for number, (name, level) in enumerate(levels):
             fitted = fits.FittedGraph(case, case.price(reference, level))

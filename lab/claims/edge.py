@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from lab.claims.claim import Cells, columns
-from lab.fits.edge import SAMPLES, drawn, learn_programs, mean_error, one_hot, unseen
+from lab.fits.edge import CONFIG, drawn, learn_programs, mean_error, one_hot, unseen
 from lab.tables.edge import SPLITS, Latencies, System, ai_hub, family, latencies, tiny
 from lab.tables.rows import Floats
 from planning.calibrate.edge import Prior, adapt, prior
@@ -125,7 +125,7 @@ def networks(reference: Path) -> Iterator[pl.DataFrame]:
         for device in split.new:
             seconds = table.seconds[device]
             for draw in range(DRAWS):
-                samples = drawn(table, SAMPLES, draw)
+                samples = drawn(table, CONFIG.samples, draw)
                 (predicted, low, high), (baseline, _, _) = (
                     adapt(one, table.features[samples], seconds[samples]).seconds(table.features)
                     for one in (ours, scratch)
@@ -150,7 +150,9 @@ def _from_scratch(table: Latencies, ours: Prior, known: Sequence[str]) -> Prior:
 
     def error(one: Prior) -> float:
         errors = [
-            mean_error(table, one, d, drawn(table, SAMPLES, s)) for d in some for s in range(DRAWS)
+            mean_error(table, one, d, drawn(table, CONFIG.samples, s))
+            for d in some
+            for s in range(DRAWS)
         ]
         return float(np.mean(errors))
 

@@ -24,17 +24,21 @@ import polars as pl
 
 from lab.claims.claim import EMPTY, Cells, columns
 from lab.fits.kernels import fused_kernels as fused_fits
-from lab.fits.kernels.fp32_kernels import FEW_ROWS, SEEDS, few_shot_exercise
+from lab.fits.kernels.fp32_kernels import CONFIG as FEW_SHOT
+from lab.fits.kernels.fp32_kernels import few_shot_exercise
 from lab.fits.kernels.fused_kernels import octaves_left_out
 from lab.fits.kernels.power import (
+    CONFIG as METERS,
+)
+from lab.fits.kernels.power import (
     POWER,
-    SETTLED_S,
     meter_name,
     meter_of,
     read_power_rows,
     reading_w,
 )
-from lab.fits.kernels.tensor_cores import IN_LAYERS, seconds_of
+from lab.fits.kernels.tensor_cores import CONFIG as PRODUCTS
+from lab.fits.kernels.tensor_cores import seconds_of
 from lab.fits.kernels.transferred_kernels import Trial, costs_of, formats_of, trials
 from lab.fits.methods import band_of
 from lab.tables import kernels as tables
@@ -164,8 +168,8 @@ def few_rows(reference: Path) -> Iterator[pl.DataFrame]:
         rows, gpu = part.layers, load_gpu(part.gpu)
         blank = zero_shot_profile(identity_of(gpu))
         others = [one.name for one in measured_gpus() if one.name != gpu.name]
-        for draw in range(SEEDS):
-            one = few_shot_exercise(rows, gpu, blank, FEW_ROWS, draw)
+        for draw in range(FEW_SHOT.seeds):
+            one = few_shot_exercise(rows, gpu, blank, FEW_SHOT.few_rows, draw)
             lo_s, hi_s = interval_s(band_by_rows(rows.kernel, one.missed, others), one.predicted_s)
             cells = {"gpu": gpu.name, "family": FAMILY_OF.get(rows.kernel, rows.kernel)}
             times = {"predicted": one.predicted_s, "measured": one.measured_s, "draw": draw}
@@ -267,7 +271,7 @@ def in_layers(reference: Path) -> Iterator[pl.DataFrame]:
     """
     for gpu in tables.ENGINE.gpus:
         parts = tables.read_layer_products(reference, gpu)
-        for rows in held_out(parts) if gpu in IN_LAYERS else parts:
+        for rows in held_out(parts) if gpu in PRODUCTS.in_layers else parts:
             yield as_shipped(rows, name=f"{rows.framework} {rows.dtype} product in layers")
         for rows in held_out(tables.read_chain_rows(reference, gpu)):
             yield as_shipped(rows, name=rows.name)
@@ -335,7 +339,7 @@ def experts(reference: Path, kinds: Mapping[str, str]) -> Iterator[pl.DataFrame]
 
     `kinds`: by format of the experts, the name under which formats are reported together.
     """
-    few = fused_fits.FEWEST_MODELS
+    few = fused_fits.CONFIG.fewest_models
     for gpu in tables.GPUS:
         parts = [p for p in tables.read_measured(reference, gpu, "experts") if p.dtype in kinds]
         for balanced in parts:
@@ -348,7 +352,7 @@ def _experts_left_out(
     balanced: Rows, skewed: Sequence[Rows], **cells: Any
 ) -> Iterator[pl.DataFrame]:
     """Yield the rows of a format that a fit has not seen, by the split."""
-    drawn, *others = (part.drawn(fused_fits.LEFT_OUT_ROWS) for part in (balanced, *skewed))
+    drawn, *others = (part.drawn(fused_fits.CONFIG.left_out_rows) for part in (balanced, *skewed))
     turns = []
     for aside, entry in fused_fits.left_out(drawn, tables.models_of):
         predicted_s = fused_fits.predicted_s(aside, load_gpu(aside.gpu), entry)
@@ -434,7 +438,7 @@ def readings(reference: Path) -> Iterator[pl.DataFrame]:
         if meter is not None:
             shown_w = reading_w(meter, part.operator, part.seconds, shown_w)
         figures = {"watts": (shown_w, part.watts)}
-        long = part.where(part.seconds >= SETTLED_S)
+        long = part.where(part.seconds >= METERS.settled_s)
         if len(long):
             draw_w = energy.power_w(long.operator, gpu, long.seconds)
             [other] = [metered for metered in calibrations("power") if metered != part.gpu]

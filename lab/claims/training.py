@@ -131,7 +131,7 @@ def measured_steps(reference: Path) -> Iterator[Cells]:
     fitting = [one for one in rows if one.step.source in fits.FITTED_SOURCES]
     splits = [
         dict(zip((one.step.row for one in fitting), fits.halves(fitting, split), strict=True))
-        for split in range(fits.SPLITS)
+        for split in range(fits.CONFIG.splits)
     ]
 
     def answer(one: fits.PricedSteps) -> list[Cells]:

@@ -44,12 +44,7 @@ from simulators.core.folder import read_toml
 from simulators.core.jit import Floats, Ints
 from simulators.serving.engine import kv_transfer
 
-DEPARTURE, LENGTH_OCTAVES, NOISE = 0.2, 3.0, 0.03
-"""Size and length scale of departures, and the spread between versions of a library."""
-TAIL, ROUNDS = 2.0, 6
-"""Degrees of freedom of the noise, and rounds of reweighting."""
-OWN, OTHER_COLLECTIVE, OTHER_DTYPE, OTHER_RANKS = 0.05, 0.6, 0.9, 0.6
-"""Size of a curve's own departure, and correlations of curves that differ in one respect."""
+CONFIG = Record(read_toml(Path(__file__).with_suffix(".toml")))
 
 
 Trend = tuple[float, float]
@@ -98,35 +93,34 @@ def learn(seen: Curves) -> GaussianProcess:
         trends[code] = fit_trend(seen.octave[mine], seen.log_s[mine])
         residual[mine] = seen.log_s[mine] - trend_log_s(trends[code], seen.octave[mine])
     gram = _covariance(seen, seen.curve, seen.octave)
-    variance = np.full(residual.size, NOISE**2)
-    for _ in range(ROUNDS):
+    variance = np.full(residual.size, CONFIG.noise**2)
+    for _ in range(CONFIG.rounds):
         weights = np.linalg.solve(gram + np.diag(variance), residual).astype(np.float64)
         left = weights * variance
-        variance = np.maximum((TAIL * NOISE**2 + left**2) / (TAIL + 1.0), NOISE**2)
+        variance = np.maximum(
+            (CONFIG.tail * CONFIG.noise**2 + left**2) / (CONFIG.tail + 1.0), CONFIG.noise**2
+        )
     return GaussianProcess(seen, trends, weights)
 
 
 def _covariance(seen: Curves, curve: Ints, octave: Floats) -> Floats:
-    near = matern((octave[:, None] - seen.octave[None, :]) / LENGTH_OCTAVES)
+    near = matern((octave[:, None] - seen.octave[None, :]) / CONFIG.length_octaves)
     labels = np.array([[collective, dtype, str(ranks)] for collective, dtype, ranks in seen.keys])
     same = labels[:, None, :] == labels[None, :, :]
-    likeness = np.where(same, 1.0, [OTHER_COLLECTIVE, OTHER_DTYPE, OTHER_RANKS]).prod(axis=2)
-    alike = DEPARTURE**2 * likeness + OWN**2 * same.all(axis=2)
+    likeness = np.where(
+        same, 1.0, [CONFIG.other_collective, CONFIG.other_dtype, CONFIG.other_ranks]
+    ).prod(axis=2)
+    alike = CONFIG.departure**2 * likeness + CONFIG.own**2 * same.all(axis=2)
     return np.asarray(near * alike[np.ix_(curve, seen.curve)], np.float64)
 
 
-FOLDS = 4
-LEAST_BAND = 1.645 * NOISE
+LEAST_BAND = 1.645 * CONFIG.noise
 """Least half-width: 90 % of the versions of a library differ by less."""
 
-NVLINK = ("a100_sxm", "h100_sxm", "b200_sxm", "b300_sxm")
-PCIE = ("l40s", "rtx_pro_6000")
-"""GPUs measured at 2, 4 and 8 ranks of one fabric: growth is fitted to them."""
 
 Growth = dict[str, tuple[Floats, Floats]]
 """Log ratios of times when ranks double, by GPU, each with the wire's weight."""
 
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 GROWTH_GRID, SMOOTHING = np.arange(-10.0, 11.0, 2.0), 1.2
 """Weights that growth is stored at, and the width of its averaging window in octaves."""
 
@@ -182,8 +176,8 @@ def _folds(measured: Curves) -> Iterator[Bools]:
         sizes = np.unique(measured.octave[mine])
         rank = np.searchsorted(sizes, measured.octave[mine])
         is_inner = (rank > 0) & (rank < sizes.size - 1)
-        fold[mine] = np.where(is_inner, rank % FOLDS, -1)
-    yield from (fold == held for held in range(FOLDS) if (fold == held).any())
+        fold[mine] = np.where(is_inner, rank % CONFIG.folds, -1)
+    yield from (fold == held for held in range(CONFIG.folds) if (fold == held).any())
 
 
 def errors_between(measured: Curves, key: Key) -> Floats:
@@ -298,9 +292,9 @@ def growth_coverage(table: Libraries, gpus: Sequence[str], collective: str) -> B
 def _growth(table: Libraries) -> Calibration:
     content: dict[str, Any] = {}
     on_nvlink = []
-    for fabric, gpus in (("nvlink", NVLINK), ("pcie", PCIE)):
+    for fabric, gpus in (("nvlink", CONFIG.nvlink), ("pcie", CONFIG.pcie)):
         content[fabric] = {}
-        for collective in COLLECTIVES:
+        for collective in CONFIG.collectives:
             errors = np.concatenate(list(growth_errors(table, gpus, collective).values()))
             on_nvlink += [errors] if fabric == "nvlink" else []
             growth = smoothed(doublings(table, gpus, collective), GROWTH_GRID)
@@ -317,9 +311,6 @@ def _growth(table: Libraries) -> Calibration:
     )
 
 
-NODE_TABLE = "llm_ops/network.parquet"
-RINGS = read_toml(Path(__file__).with_suffix(".toml"))
-
 LARGE_BYTES = 2**20
 """Smaller messages measure hops and host launches."""
 
@@ -327,13 +318,6 @@ SUSTAINED = np.arange(0.3, 1.0 + 0.005 / 2, 0.005)
 HOPS, NETWORK_SHARES = np.geomspace(0.5, 32.0, 13), np.arange(0.3, 1.0 + 1e-9, 0.02)
 STARTS_S, EXCHANGE_SHARES = np.arange(10e-6, 60e-6, 2e-6), np.arange(0.5, 1.0 + 1e-9, 0.02)
 """Candidates for the numbers of links, of networks between nodes and of expert exchanges."""
-
-INFINIBAND = ("sophia", "example-cluster01")
-FITTED_VERSION = "V1"
-"""Systems and version of DeepEP that are fitted."""
-
-LAYER_S, LINES, TRANSFER_ROUNDS = 1e-5, 1.0, 20
-"""Scales of seconds per layer and of times at line rate, and rounds of a fit of KV transfers."""
 
 
 @dataclass(frozen=True)
@@ -362,7 +346,7 @@ def fit_sustained(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
         fabric: best_share(SUSTAINED, [ring.log_errors for ring in fitted if ring.fabric == fabric])
         for fabric in dict.fromkeys(ring.fabric for ring in fitted)
     }
-    in_nodes = dict.fromkeys(ring["fabric"] for ring in RINGS["ring"])
+    in_nodes = dict.fromkeys(ring["fabric"] for ring in CONFIG["ring"])
     other = float(np.mean([sustained[fabric] for fabric in in_nodes]))
     errors = [ring.log_errors(sustained[ring.fabric]) for ring in held_out]
     yield declared(
@@ -374,8 +358,8 @@ def fit_sustained(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
 
 
 def _rings(reference: Path, which: str) -> Iterator[Ring]:
-    rows = read_records(reference / NODE_TABLE, op="all_reduce")
-    for ring in RINGS["ring"]:
+    rows = read_records(reference / CONFIG.node_table, op="all_reduce")
+    for ring in CONFIG["ring"]:
         link = replace(load_cluster(ring["cluster"]).intra, bytes_per_s=ring["bytes_per_s"])
         for ranks in ring[which]:
             times = [
@@ -385,7 +369,7 @@ def _rings(reference: Path, which: str) -> Iterator[Ring]:
             ]
             yield Ring(ring["fabric"], *_large(times), ranks, link)
     nccl = [row for row in read_records(reference / tables.NCCL) if row.collective == "all_reduce"]
-    for host in RINGS["through_host"]:
+    for host in CONFIG["through_host"]:
         link = load_cluster(THROUGH_HOST).link(2, load_gpu(host["gpu"]))
         for ranks in host[which]:
             times = [
@@ -408,7 +392,7 @@ def fit_between_nodes(reference: Path, _only: Sequence[str]) -> Iterator[Calibra
     Every curve has the same weight.
     """
     curves = large_messages(tables.read_between_nodes(reference))
-    curves = [curve for curve in curves if curve.system.name in INFINIBAND]
+    curves = [curve for curve in curves if curve.system.name in CONFIG.infiniband]
     content, errors = {}, []
     for kind in (library_models.RINGS, library_models.EXCHANGES):
         mine = [curve for curve in curves if library_models.family(curve.collective) == kind]
@@ -485,7 +469,9 @@ def _cluster_of(curve: NodesCurve) -> Cluster:
 def fit_expert_exchange(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield DeepEP's start time, and the shares of both links' bandwidth that are sustained."""
     rows = [
-        row for row in tables.read_exchanges(reference) if row.kernel.startswith(FITTED_VERSION)
+        row
+        for row in tables.read_exchanges(reference)
+        if row.kernel.startswith(CONFIG.fitted_version)
     ]
     errors = np.concatenate([errors for _, errors in exchanges_left_out(rows)])
     yield declared(
@@ -575,8 +561,8 @@ def fit_transfers(rows: Sequence[Record]) -> kv_transfer.Transfers:
         np.zeros(len(rows)),
         measured_s,
         np.ones(len(rows)),
-        scale=np.array([LAYER_S, LINES]),
+        scale=np.array([CONFIG.layer_s, CONFIG.lines]),
         soften=np.ones_like,
-        rounds=TRANSFER_ROUNDS,
+        rounds=CONFIG.transfer_rounds,
     ).tolist()
     return kv_transfer.Transfers(share=1.0 / lines, layer_s=layer_s)

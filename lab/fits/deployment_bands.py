@@ -28,9 +28,10 @@ from lab.fits.engines import LEFT_OUT, by_replica
 from lab.fits.methods import COVERED_SHARE, grouped, interval, quantile
 from lab.tables.deployments import PublicDeployment, silicon
 from lab.tables.result_blocks import ResultBlock, blocks
-from lab.tables.rows import evenly
+from lab.tables.rows import Record, evenly
 from simulators.composition.replica import load_runtime
 from simulators.core.errors import Infeasible, UserError
+from simulators.core.folder import read_toml
 from simulators.core.jit import Floats
 from simulators.evidence.intervals import COVERED
 from simulators.evidence.lookup import BEST, LEVELS, NEW_ARCHITECTURE
@@ -40,31 +41,17 @@ from simulators.serving.prices.batch_price import prices_of
 from simulators.serving.prices.iteration_table import Ends
 from simulators.serving.run import RunCache, run_of
 
+CONFIG = Record(read_toml(Path(__file__).with_suffix(".toml")))
+
 HIDDEN = LEVELS[0]
 KNOWN = (BEST, HIDDEN, NEW_ARCHITECTURE)
 """Evidence levels of the kernels of a deployment's GPU."""
 
-NO_ENGINE = "graphs"
-"""A runtime that belongs to no framework."""
-
-LOADS = 6
-"""Loads of one replica that are simulated, at most."""
 
 METRICS = ("tpot", "ttft")
 ENGINES, ROUNDS = np.geomspace(0.01, 1.0, 201), 6
 """Candidates for an engine's part of the scale, and rounds of coordinate search over engines."""
 
-NEXT = 1.0
-"""An engine's part is widened by 1 + NEXT / n for n groups. With GPUs left out, coverage lies 3.8,
-3.0, 3.0 and 3.1 points off 90 % with 0, 1, 2 and 3; the interval score is 10.98, 10.87, 10.82,
-10.78."""
-
-SHARED = 0.5
-"""Part of a skew that is kept: with GPUs left out 0.5 and 1 score alike and 0 worse, and with 0.5
-more kinds of deployments reach 90 %."""
-
-LEAST_SIDE = 0.02
-"""Least end of the errors of a GPU on either side, in units of the scale."""
 
 Row = TypeVar("Row")
 Answer = TypeVar("Answer")
@@ -117,13 +104,13 @@ def predicted(reference: Path, known: Sequence[str] = KNOWN) -> Iterator[Predict
 def by_no_engine(reference: Path) -> Iterator[PredictedDeployment]:
     """Yield predictions by measured kernels, without constants of an engine and its API server."""
     for some in _loads(reference):
-        yield from _predicted(run_cache_of(load_runtime(NO_ENGINE)), BEST, some)
+        yield from _predicted(run_cache_of(load_runtime(CONFIG.no_engine)), BEST, some)
 
 
 def _loads(reference: Path) -> Iterator[list[PublicDeployment]]:
     rows = [row for row in silicon(reference) if not row.excluded]
     for indices in by_replica(rows).values():
-        yield [rows[indices[i]] for i in evenly(len(indices), LOADS)]
+        yield [rows[indices[i]] for i in evenly(len(indices), CONFIG.loads)]
 
 
 def cache_knowing(level: str, cache: RunCache) -> RunCache:
@@ -183,9 +170,9 @@ def widths_of(
         part[name], of_all = float(ENGINES[best]), tried[best]
     for name in names:
         groups = {one.row.group for one in seen if engine_of(one) == name}
-        part[name] *= 1.0 + NEXT / len(groups)
+        part[name] *= 1.0 + CONFIG.next / len(groups)
     multiple = off / scale(np.array([part[name] for name in engines.tolist()]), pass_intervals)
-    skew = SHARED * _skew(multiple, [(one.row.gpu, one.known) for one in seen])
+    skew = CONFIG.shared * _skew(multiple, [(one.row.gpu, one.known) for one in seen])
     symmetric = np.abs(multiple) * np.exp(-0.5 * skew * np.sign(multiple))
     groups_of_all = [(one.row.group, engine_of(one)) for one in seen]
     end = float(quantile(symmetric, COVERED_SHARE, groups_of_all))
@@ -201,7 +188,7 @@ def _skew(off: Floats, groups: Sequence[tuple[str, str]]) -> float:
     """
     of_group = grouped(zip(groups, off.tolist(), strict=True), lambda pair: pair[0])
     ends = np.array([quantile([one for _, one in some], COVERED) for some in of_group.values()])
-    far = np.log(np.maximum(ends * (-1.0, 1.0), LEAST_SIDE))
+    far = np.log(np.maximum(ends * (-1.0, 1.0), CONFIG.least_side))
     skews = far[:, 1] - far[:, 0]
     if skews.size < 2:
         return 0.0

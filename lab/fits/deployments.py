@@ -22,7 +22,7 @@ from lab.fits.engines import LEFT_OUT, PACES, SAME_CONSTANTS, by_replica
 from lab.tables.deployments import PublicDeployment, silicon
 from lab.tables.published import online
 from lab.tables.result_blocks import ResultBlock, blocks
-from lab.tables.rows import Bools
+from lab.tables.rows import Bools, Record
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.composition import replica
@@ -41,6 +41,8 @@ from simulators.serving.point import AUTO
 from simulators.serving.run import RunCache
 from simulators.serving.simulator import simulate
 from simulators.workload.precision import BYTES, precision
+
+CONFIG = Record(read_toml(Path(__file__).with_suffix(".toml")))
 
 FRONTENDS, IN_PROCESS = LEFT_OUT / "frontends.toml", LEFT_OUT / "in_process.toml"
 BANDS = LEFT_OUT / "deployment_bands.toml"
@@ -130,7 +132,7 @@ def _groups(file: Path) -> Mapping[str, Any]:
     return groups
 
 
-OLDER: dict[str, dict[str, Any]] = read_toml(Path(__file__).with_suffix(".toml"))
+OLDER: dict[str, dict[str, Any]] = CONFIG.older
 """Runtimes of releases of 2025."""
 
 EXPERTS = "experts"
@@ -139,13 +141,8 @@ KINDS = EXPERTS, f"{replica.NARROW}{EXPERTS}", f"{replica.WIDENED}{EXPERTS}"
 UNCHANGED = {"vllm": {f"{replica.NARROW}{EXPERTS}.{chip}": 1.0 for chip in MARLIN_ARCHITECTURES}}
 """Marlin's four-bit kernels, by engine."""
 
-UNMEASURED = "triton"
-"""An attention backend that was not timed for latent attention."""
 
-TRIED = (1.0, 1.5, 2.0, 2.5, 3.0)
-"""Factors that are simulated; errors between them are interpolated."""
-
-STEPS = np.arange(TRIED[0], TRIED[-1] + 0.01, 0.05)
+STEPS = np.arange(CONFIG.tried[0], CONFIG.tried[-1] + 0.01, 0.05)
 
 
 def fit_older_experts(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
@@ -174,7 +171,7 @@ def fit_older_experts(reference: Path, _only: Sequence[str]) -> Iterator[Calibra
     for i, (row, kind, name) in enumerate(zip(rows, kinds, named, strict=True)):
         known = without[row.point.model] | UNCHANGED.get(row.framework, {})
         held_out.append(
-            make_interp_spline(TRIED, error[:, i, 0], k=1)(known.get(name) or known[kind])
+            make_interp_spline(CONFIG.tried, error[:, i, 0], k=1)(known.get(name) or known[kind])
         )
     found = factors(np.ones(models.size, bool))
     for name, older in OLDER.items():
@@ -197,7 +194,7 @@ def _is_measured(block: ResultBlock) -> bool:
     """Return whether the expert kernels of a result were timed on the same GPU."""
     model, (_, _, attention, _) = load_model(block.point.model), block.options["engine"]
     is_timed = not (model.fp8_channels and block.point.dtype == "fp8_block")
-    is_timed = is_timed and not (model.is_latent and attention == UNMEASURED)
+    is_timed = is_timed and not (model.is_latent and attention == CONFIG.unmeasured)
     return is_timed and block.point.gpu in calibrations("tensor")
 
 
@@ -220,7 +217,7 @@ def _errors(results: Sequence[ResultBlock]) -> tuple[list[ResultBlock], Floats]:
         is_drafting = block.point.speculation.method != replica.NOTHING
         if load_model(block.point.model).experts and not is_drafting:
             with contextlib.suppress(Infeasible):
-                errors.append([_log_ratios(block, factor) for factor in TRIED])
+                errors.append([_log_ratios(block, factor) for factor in CONFIG.tried])
                 rows.append(block)
     return rows, np.array(errors).transpose(1, 0, 2)
 
@@ -240,23 +237,11 @@ def _log_ratios(block: ResultBlock, factor: float) -> tuple[float, float]:
 def _best(error: Floats, models: np.ndarray) -> float:
     _, index, count = np.unique(models, return_inverse=True, return_counts=True)
     weight = count[index] ** -0.5
-    sizes = np.abs(make_interp_spline(TRIED, error, k=1)(STEPS)).mean(axis=2) @ weight
+    sizes = np.abs(make_interp_spline(CONFIG.tried, error, k=1)(STEPS)).mean(axis=2) @ weight
     return float(STEPS[int(np.argmin(sizes))])
 
 
 Numbers = tuple[float, float, float]  # as the fields of a Frontend
-
-TOKENS_S = (0.0, 2e-6, 5e-6, 10e-6)
-"""Candidates for a server's seconds per prompt token."""
-
-ANY_S = 0.1
-"""Deviation of the prior of a process's time per request: wide."""
-
-ROUNDS, LEAST_ERROR = 30, 0.02
-"""Rounds of reweighting, and the error below which rows have equal weights."""
-
-SIMULATIONS = 3
-"""Rounds of simulation: clients of a closed loop wait for the server of the round before."""
 
 
 def fit_frontends(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
@@ -272,7 +257,7 @@ def fit_frontends(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
         return fit_frontend(ttft_s[:, kept], tpot_s[kept], measured_s[kept], group[kept].tolist())
 
     servers: dict[str, Numbers] = {}
-    for _ in range(SIMULATIONS):
+    for _ in range(CONFIG.simulations):
         ttft_s, tpot_s = engines_alone(rows, servers)
         servers = {name: fitted(framework == name) for name in replica.FRAMEWORKS}
     numbers: dict[tuple[str, str], Numbers] = {}
@@ -317,7 +302,7 @@ def _in_process(reference: Path) -> Iterator[Calibration]:
             groups=[run.point.model for run in runs],
             fixed_s=np.array([simulate(run.point, alone).ttft_mean_s for run in runs]),
             constants=[
-                methods.Constant("request_s", np.ones(len(runs)), mean=0.0, deviation=ANY_S)
+                methods.Constant("request_s", np.ones(len(runs)), mean=0.0, deviation=CONFIG.any_s)
             ],
         )
     )
@@ -342,11 +327,11 @@ def engines_alone(
     Clients wait for the `servers` of frameworks; no server is the default. Engines have constants
     that were fitted without the group they predict.
     """
-    ttft_s, tpot_s = np.empty((len(TOKENS_S), len(rows))), np.empty(len(rows))
+    ttft_s, tpot_s = np.empty((len(CONFIG.tokens_s), len(rows))), np.empty(len(rows))
     for indices in by_replica(rows).values():
         runtime = runtime_without(rows[indices[0]].runtime, rows[indices[0]].group)
         request_s, _, iterations = servers.get(rows[indices[0]].framework, (0.0, 0.0, 0.0))
-        for pace, token_s in enumerate(TOKENS_S):
+        for pace, token_s in enumerate(CONFIG.tokens_s):
             server = Frontend(request_s=request_s, token_s=token_s, iterations=iterations)
             cache = run_cache_of(runtime, server)
             for i in indices:
@@ -366,15 +351,15 @@ def fit_frontend(
     weights = methods.group_weights(groups)
     found: list[tuple[float, Numbers]] = []
     design = np.stack([np.ones_like(measured_s), tpot_s], axis=-1)
-    for token_s, engine_s in zip(TOKENS_S, ttft_s, strict=True):
+    for token_s, engine_s in zip(CONFIG.tokens_s, ttft_s, strict=True):
         request_s, iterations = methods.least_log_error(
             design,
             engine_s,
             measured_s,
             weights,
             scale=measured_s.mean() / design.mean(axis=0),
-            rounds=ROUNDS,
-            soften=lambda error: (np.abs(error) + LEAST_ERROR) ** -0.5,
+            rounds=CONFIG.rounds,
+            soften=lambda error: (np.abs(error) + CONFIG.least_error) ** -0.5,
         ).tolist()
         numbers = (request_s, token_s, iterations)
         error = np.abs(np.log(frontend_s(ttft_s, tpot_s, numbers) / measured_s))
@@ -385,5 +370,5 @@ def fit_frontend(
 def frontend_s(ttft_s: Floats, tpot_s: Floats, numbers: Numbers) -> Floats:
     """Return TTFT behind an API server with given numbers."""
     request_s, token_s, iterations = numbers
-    engine_s = ttft_s[TOKENS_S.index(token_s)]
+    engine_s = ttft_s[CONFIG.tokens_s.index(token_s)]
     return np.asarray(engine_s + request_s + iterations * tpot_s, np.float64)

@@ -16,9 +16,13 @@ import numpy as np
 
 from lab.fits.driver import Calibration, chosen, declared
 from lab.tables.edge import SPLITS, Latencies, family, latencies, table_of
+from lab.tables.rows import Record
 from planning.calibrate.edge import Prior, adapt
+from simulators.core.folder import read_toml
 from simulators.core.jit import Floats, Ints
 from simulators.edge.simulator import Weights, with_level
+
+CONFIG = Record(read_toml(Path(__file__).with_suffix(".toml")))
 
 
 def learn(
@@ -56,19 +60,12 @@ def _least_squares(design: Floats, seconds: Floats) -> tuple[Floats, float]:
     return weights, float(np.sqrt(np.mean((relative - design @ weights) ** 2)))
 
 
-OWNS = (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08)
-"""Candidates for the spread of a device's own weights."""
-
-SAMPLES, DRAWS, JUDGED = 10, 4, 1000
-"""Measured networks of a device, draws of them, and networks that judge a draw."""
-
-
 def fit_edge(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
     """Yield one calibration per search space."""
     for space in chosen(only, SPLITS, "search space"):
         table, known = latencies(reference, space), SPLITS[space].known
-        errors = {own: left_out_errors(table, known, own) for own in OWNS}
-        own = min(OWNS, key=lambda one: float(errors[one].mean()))
+        errors = {own: left_out_errors(table, known, own) for own in CONFIG.owns}
+        own = min(CONFIG.owns, key=lambda one: float(errors[one].mean()))
         prior = prior_of(table, known, own)
         names = ("own", "centre", "scale", "mean", "noises", "spread")
         devices = {}
@@ -98,7 +95,8 @@ def left_out_errors(table: Latencies, known: Sequence[str], own: float) -> Float
     for device in known:
         prior = prior_of(table, [one for one in known if family(one) != family(device)], own)
         errors += [
-            mean_error(table, prior, device, drawn(table, SAMPLES, seed)) for seed in range(DRAWS)
+            mean_error(table, prior, device, drawn(table, CONFIG.samples, seed))
+            for seed in range(CONFIG.draws)
         ]
     return np.array(errors)
 
@@ -121,17 +119,9 @@ def mean_error(table: Latencies, prior: Prior, device: str, samples: Ints) -> fl
     """Return the mean relative error of a device on networks that were not measured."""
     seconds = table.seconds[device]
     weights = adapt(prior, table.features[samples], seconds[samples])
-    rest = unseen(table, device, samples)[:: max(1, len(seconds) // JUDGED)]
+    rest = unseen(table, device, samples)[:: max(1, len(seconds) // CONFIG.judged)]
     predicted, _, _ = weights.seconds(table.features[rest])
     return float(np.mean(np.abs(predicted / seconds[rest] - 1.0)))
-
-
-PROGRAM_SPREAD, SHARED, NOISES = 0.1, 0.1, (0.03, 0.1, 0.3)
-"""Deviations in log seconds: of a program by itself, of programs that share a label, and candidates
-for the noise of samples. All three are choices."""
-
-ROUNDS, STILL = 30, 1e-12
-"""Most rounds of fitting chips and programs in turn, and the move below which they end."""
 
 
 def learn_programs(log_s: Floats, weights: Floats, labels: Sequence[Sequence[str]] = ()) -> Prior:
@@ -143,22 +133,22 @@ def learn_programs(log_s: Floats, weights: Floats, labels: Sequence[Sequence[str
     there = ~np.isnan(log_s)
     share = weights / weights.sum()
     mean, level = np.zeros(log_s.shape[1]), np.zeros(len(log_s))
-    for _ in range(ROUNDS):
+    for _ in range(CONFIG.rounds):
         before = mean
         mean = _mean(log_s - level[:, None], there, share[:, None], axis=0)
         level = _mean(log_s - mean, there, np.ones_like(mean), axis=1)
         level -= share @ level
-        if np.abs(mean - before).max() < STILL:
+        if np.abs(mean - before).max() < CONFIG.still:
             break
     left = np.where(there, log_s - mean - level[:, None], 0.0)
     known = mean - mean[there.any(axis=0)].mean()
     rows = [np.sqrt(share)[:, None] * left]
     for label in labels:
         kinds = np.array(label)
-        rows.append(SHARED * (np.unique(kinds)[:, None] == kinds).astype(np.float64))
-    spread, noises = np.concatenate(rows), np.array(NOISES)
+        rows.append(CONFIG.shared * (np.unique(kinds)[:, None] == kinds).astype(np.float64))
+    spread, noises = np.concatenate(rows), np.array(CONFIG.noises)
     centre, scale = np.zeros_like(mean), np.ones_like(mean)
-    return Prior(centre, scale, known, spread, PROGRAM_SPREAD, noises, is_log=True)
+    return Prior(centre, scale, known, spread, CONFIG.program_spread, noises, is_log=True)
 
 
 def _mean(values: Floats, there: np.ndarray, weights: Floats, axis: int) -> Floats:

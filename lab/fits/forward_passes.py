@@ -16,13 +16,14 @@ from lab.fits.methods import COVERED_SHARE, best_share, grouped, quantile
 from lab.tables import fp32
 from lab.tables.passes import LAYER_GPUS, LayerRows, PassCase, layer_rows
 from lab.tables.passes import TABLES as PASS_TABLES
-from lab.tables.rows import Rows, read_records
+from lab.tables.rows import Record, Rows, read_records
 from planning.calibrate.kernels import fit_few
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.composition import adjustments, uncertainty
 from simulators.composition.price import part_rows
 from simulators.composition.replica import Runtime, load_runtime
 from simulators.core.errors import UserError
+from simulators.core.folder import read_toml
 from simulators.core.jit import Floats
 from simulators.evidence.default_rates import identity_of, measured_gpus
 from simulators.evidence.lookup import BEST
@@ -32,8 +33,8 @@ from simulators.kernels.levels import zero_shot_profile
 from simulators.kernels.profile import Profile
 from simulators.workload.llm.parallelism import stage_of
 
-BUSY_TOKENS = 512
-"""With more tokens, the products of a layer are compute-bound."""
+CONFIG = Record(read_toml(Path(__file__).with_suffix(".toml")))
+
 SHARES = np.arange(0.0, 1.0 + 0.01 / 2, 0.01)
 
 
@@ -46,7 +47,7 @@ def fit_clocks(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
         fitted = [one for one in mine if not one.is_test]
         slowdown[gpu] = best_share(SHARES, [partial(_busy_errors, one) for one in fitted])
         held_out += [_busy_errors(one, slowdown[gpu]) for one in mine if one.is_test]
-        rows += sum(int(np.sum(one.tokens > BUSY_TOKENS)) for one in fitted)
+        rows += sum(int(np.sum(one.tokens > CONFIG.busy_tokens)) for one in fitted)
     slowdown[adjustments.OTHER] = float(np.mean([*slowdown.values()]))
     yield declared(
         "clocks",
@@ -59,11 +60,7 @@ def fit_clocks(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
 def _busy_errors(layers: LayerRows, share: float) -> Floats:
     """Return |log(predicted / measured)| of the compute-bound layers."""
     error = np.abs(np.log(layers.predicted_s(share) / layers.measured_s))
-    return np.asarray(error[layers.tokens > BUSY_TOKENS], np.float64)
-
-
-CPU_OVERHEAD = "llm_ops/cpu_overhead.parquet"
-TIMED = ("schedule", "prepare_inputs_launch", "sampler_launch", "process_model_outputs")
+    return np.asarray(error[layers.tokens > CONFIG.busy_tokens], np.float64)
 
 
 def fit_hosts(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
@@ -72,8 +69,8 @@ def fit_hosts(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     A line over the batch size gives the part that does not depend on the size. The fastest GPU and
     release represents all engines: a lower bound, as current ones have not been timed so.
     """
-    times = [f"{part}_median_ms" for part in TIMED]
-    rows = read_records(reference / CPU_OVERHEAD, tp=1)
+    times = [f"{part}_median_ms" for part in CONFIG.timed]
+    rows = read_records(reference / CONFIG.cpu_overhead, tp=1)
     rows = [row for row in rows if None not in [row[name] for name in times]]
     lines = [
         np.polyfit([r.batch_size for r in group], [sum(r[n] for n in times) for r in group], 1)
@@ -193,13 +190,6 @@ LAUNCHES_S = tuple(4e-6 * step for step in range(21))
 GRADIENTS = tuple(round(0.70 + 0.01 * step, 2) for step in range(41))
 """Candidates for launch times and for factors of backward products."""
 
-NEW, FEW_ROWS, FEWEST = ("h100_sxm", "a100_pcie_80gb"), 10, 2
-"""GPUs that act as new ones, their known rows of each operator class, and the least rows of a
-class, of which half are drawn."""
-
-ODD = "p4"
-"""A GPU whose kernels were timed in another clock state."""
-
 
 @dataclass(frozen=True, eq=False)
 class FittedGraph:
@@ -259,12 +249,12 @@ def fit_graphs(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
 def priced_cases(reference: Path) -> list[FittedGraph]:
     """Return the unfused cases of one GPU that can be fitted to."""
     rows = fp32.read_rows(reference)
-    drawn = {name: few_shot_profile(load_gpu(name), rows, seed=0) for name in NEW}
+    drawn = {name: few_shot_profile(load_gpu(name), rows, seed=0) for name in CONFIG.new}
     return [
         FittedGraph(case, case.price(reference, drawn.get(case.gpu.name, BEST)))
         for case in fp32.read_cases(reference)
         if case.parallelism == "none" and case.has_graph
-        if not case.is_fused and case.gpu.name != ODD
+        if not case.is_fused and case.gpu.name != CONFIG.odd
     ]
 
 
@@ -274,9 +264,11 @@ def few_shot_profile(gpu: Gpu, rows: Sequence[Rows], seed: int) -> Profile:
     profile = zero_shot_profile(identity_of(gpu), among=others)
     # Batched products first: the dispatch they show is an upper bound for single ones.
     for part in sorted(rows, key=lambda part: part.kernel):
-        if part.gpu == gpu.name and part.kernel != "conv" and len(part) >= FEWEST:
-            draw = np.random.default_rng(np.random.SeedSequence([seed, FEW_ROWS]))
-            chosen = draw.choice(len(part), size=min(FEW_ROWS, len(part) // 2), replace=False)
+        if part.gpu == gpu.name and part.kernel != "conv" and len(part) >= CONFIG.fewest:
+            draw = np.random.default_rng(np.random.SeedSequence([seed, CONFIG.few_rows]))
+            chosen = draw.choice(
+                len(part), size=min(CONFIG.few_rows, len(part) // 2), replace=False
+            )
             profile = fit_few(part.where(chosen), gpu, profile)
     return profile
 

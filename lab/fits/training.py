@@ -25,6 +25,7 @@ import numpy as np
 
 from lab.fits.driver import Calibration, declared, rounded
 from lab.fits.methods import Label, grouped, quantile
+from lab.tables.rows import Record
 from lab.tables.training import (
     BRIDGE,
     DGXC,
@@ -44,12 +45,12 @@ from simulators.training.job import Constants, check_job, constants_of
 from simulators.training.memory import rank_memory
 from simulators.training.step import Work, steps, work_of
 
+CONFIG = Record(read_toml(Path(__file__).with_suffix(".toml")))
+
 TIMES_S = np.geomspace(5e-5, 5e-4, 117)
 """Candidates for the launch time, 2 % apart; the first of equal ones counts."""
 FIRST, SECOND = "submitters_first", "submitters_second"
 """Names of the constants fitted to either half of the submitters."""
-FEW_GPUS = 4
-"""Most GPUs of a layer of 70B parameters whose kernels are longer than their launches."""
 
 
 def without_graphs(rows: Iterable[TrainingSubmission]) -> list[TrainingSubmission]:
@@ -60,7 +61,7 @@ def without_graphs(rows: Iterable[TrainingSubmission]) -> list[TrainingSubmissio
 def in_first_half(rows: Iterable[TrainingSubmission]) -> frozenset[str]:
     """Return the submitters of the first half; both halves have some with many GPUs per layer."""
     plain = without_graphs(rows)
-    thin = {row.submitter for row in plain if row.job.tp * row.job.cp > FEW_GPUS}
+    thin = {row.submitter for row in plain if row.job.tp * row.job.cp > CONFIG.few_gpus}
     kinds = grouped({row.submitter for row in plain}, lambda name: name in thin)
     return frozenset(_first_half(kinds.values(), str))
 
@@ -99,14 +100,7 @@ def fitted_launch_s(rows: Sequence[TrainingSubmission], constants: Constants) ->
     return float(min(TIMES_S, key=error))
 
 
-SPLITS = 3
 FITTED_SOURCES = (PAPERS, FOUNDRY, BRIDGE, DGXC)
-CONFIG = read_toml(Path(__file__).with_suffix(".toml"))
-PROBE = 0.03
-"""Step of numerical derivatives, in logarithms."""
-
-LONGEST_STEP, LEAST_ERROR, ROUNDS, LEAST_GAIN = 0.5, 5e-3, 25, 1e-5
-"""Longest step in logarithms, error below which weights are equal, most steps, least gain."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +160,7 @@ def fit_training_steps(reference: Path, _only: Sequence[str]) -> Iterator[Calibr
     launch = {"launch_s": launches.pop("")}
     content: dict[str, dict[str, object]] = {"step": nested(whole | launch)}
     errors: list[float] = []
-    for split in range(SPLITS):
+    for split in range(CONFIG.splits):
         pairs = list(zip(rows, halves(rows, split), strict=True))
         for half in (True, False):
             seen = [one for one, first in pairs if first == half]
@@ -191,7 +185,7 @@ def fitted_constants(rows: Sequence[PricedSteps]) -> dict[str, float]:
     names = list(start)
     begin = np.log([start[name] for name in names])
     most = np.where([name.startswith("exposed") for name in names], 0.0, np.inf)
-    probe = np.where(np.isfinite(most), -PROBE, PROBE)
+    probe = np.where(np.isfinite(most), -CONFIG.probe, CONFIG.probe)
     prior = np.array([CONFIG["prior"].get(name, CONFIG["prior"]["usual"]) for name in names])
     kinds = [(one.step.source, one.step.is_mixture) for one in rows]
     weights = np.array([1.0 / (len(set(kinds)) * kinds.count(kind)) for kind in kinds])
@@ -206,19 +200,19 @@ def fitted_constants(rows: Sequence[PricedSteps]) -> dict[str, float]:
 
     where, errors = begin, errors_at(begin)
     best = loss_at(where, errors)
-    for _ in range(ROUNDS):
+    for _ in range(CONFIG.rounds):
         moves = np.diag(probe)
         slopes = np.stack([(errors_at(where + m) - errors) / m.sum() for m in moves], axis=1)
-        weighed = weights / np.maximum(np.abs(errors), LEAST_ERROR)
+        weighed = weights / np.maximum(np.abs(errors), CONFIG.least_error)
         curve = slopes.T @ (weighed[:, None] * slopes) + np.diag(2.0 * prior)
         slope = slopes.T @ (weighed * errors) + 2.0 * prior * (where - begin)
-        step = np.clip(-np.linalg.solve(curve, slope), -LONGEST_STEP, LONGEST_STEP)
+        step = np.clip(-np.linalg.solve(curve, slope), -CONFIG.longest_step, CONFIG.longest_step)
         for share in (1.0, 0.5, 0.25, 0.1):
             there = np.minimum(where + share * step, most)
             found = errors_at(there)
             if (gain := best - loss_at(there, found)) > 0.0:
                 where, errors, best = there, found, best - gain
                 break
-        if gain < LEAST_GAIN:
+        if gain < CONFIG.least_gain:
             break
     return dict(zip(names, np.exp(where).tolist(), strict=True))

@@ -22,24 +22,17 @@ import numpy as np
 from lab.fits.driver import Calibration, declared
 from lab.fits.methods import grouped, leave_one_out, quantile
 from lab.tables.records import records
+from lab.tables.rows import Record
+from simulators.core.folder import read_toml
 from simulators.core.jit import Floats, Ints
 from simulators.evidence.intervals import COVERED
 from simulators.serving.demand.requests import stream
 from simulators.serving.demand.workloads import Distribution, Quantiles, Trace, Workload, load_trace
 
-OWN_WORKLOADS = Path("catalog") / "workloads"
-TRACES = {
-    "chat": "traces/azure_llm_2023_conv.parquet",
-    "code": "traces/azure_llm_2023_code.parquet",
-    "sharegpt": "traces/sharegpt_10k_lengths.parquet",
-    "summarization": "traces/arxiv_summarization_lengths.parquet",
-}
-LEAST, LONGEST_PROMPT, LONGEST = 4, 1024, 2048
-"""Conversations that are kept: least tokens of either side, most of a prompt, most of both."""
+CONFIG = Record(read_toml(Path(__file__).with_suffix(".toml")))
 
-HOLD_OUT = 5
-RANGES = 12
-"""Ranges of prompt length; twice as many lower the held-out error by less than 0.002."""
+OWN_WORKLOADS = Path("catalog") / "workloads"
+
 
 PROMPT_PROBABILITY = (*np.linspace(0.0, 0.98, 99), 0.985, 0.99, 0.995, 0.998, 0.999, 1.0)
 OUTPUT_PROBABILITY = (*np.linspace(0.0, 0.95, 39), 0.96, 0.97, 0.98, 0.985, 0.99, 0.995, 1.0)
@@ -48,7 +41,7 @@ OUTPUT_PROBABILITY = (*np.linspace(0.0, 0.95, 39), 0.96, 0.97, 0.98, 0.985, 0.99
 
 def fit_request_lengths(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the length tables of all workloads."""
-    for name, trace in TRACES.items():
+    for name, trace in CONFIG.traces.items():
         yield _calibration(name, *read_lengths(reference, name), tables=[trace])
 
 
@@ -61,18 +54,18 @@ def measured_request_lengths(measured: Path, device: str) -> Iterator[Calibratio
 
 def read_lengths(reference: Path, name: str) -> tuple[Ints, Ints]:
     """Return the prompt and output tokens of the requests of a workload."""
-    trace: Trace = load_trace(str(reference / TRACES[name]))
+    trace: Trace = load_trace(str(reference / CONFIG.traces[name]))
     prompt, output = trace.prompt_tokens, trace.output_tokens
     if name != "sharegpt":
         return prompt, output
-    kept = (np.minimum(prompt, output) >= LEAST) & (prompt <= LONGEST_PROMPT)
-    kept &= prompt + output <= LONGEST
+    kept = (np.minimum(prompt, output) >= CONFIG.least) & (prompt <= CONFIG.longest_prompt)
+    kept &= prompt + output <= CONFIG.longest
     return prompt[kept], output[kept]
 
 
 def workload_of(prompt: Ints, output: Ints, name: str) -> Workload:
     """Return the quantile tables of measured lengths; ranges of the prompt have equal shares."""
-    inner = np.quantile(prompt, np.linspace(0.0, 1.0, RANGES + 1)[1:-1])
+    inner = np.quantile(prompt, np.linspace(0.0, 1.0, CONFIG.ranges + 1)[1:-1])
     ends = [*sorted({float(np.floor(end)) for end in inner}), np.inf]
     which = np.searchsorted(ends[:-1], prompt, side="left")
     return Workload(
@@ -93,7 +86,7 @@ def held_out_error(workload: Workload, prompt: Ints, output: Ints) -> float:
 
 
 def _calibration(name: str, prompt: Ints, output: Ints, **fields: Any) -> Calibration:
-    kept = np.arange(prompt.size) % HOLD_OUT != HOLD_OUT - 1
+    kept = np.arange(prompt.size) % CONFIG.hold_out != CONFIG.hold_out - 1
     workload = workload_of(prompt[kept], output[kept], name)
     outputs = []
     for end, table in zip(workload.prompt_up_to, workload.output, strict=True):
@@ -117,10 +110,6 @@ def _quantiles(tokens: Ints, probability: Sequence[float]) -> Quantiles:
 def _quantile_table(table: Distribution) -> dict[str, Any]:
     assert isinstance(table, Quantiles)  # `workload_of` makes no others
     return {"probability": table.probability, "tokens": table.tokens}
-
-
-DRAFT_METHODS = ("eagle", "eagle3", "mtp", "ngram")
-"""Methods whose tokens per iteration were measured; of Medusa, the accuracy of each head was."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +147,7 @@ def measured_drafts(reference: Path) -> Iterator[Drafts]:
         mine = found.setdefault((row.method, row.model, row.path + row.mode), {})
         mine[row.num_speculative_tokens] = row.acceptance_length
     for (method, group, _), tokens in found.items():
-        if method in DRAFT_METHODS:
+        if method in CONFIG.draft_methods:
             yield Drafts(method, group, tokens)
 
 
@@ -170,16 +159,12 @@ def rates_by_guess(reference: Path) -> Mapping[tuple[str, int], Mapping[int, flo
     return rates
 
 
-MOST_DRAFTS = 5
-"""Later positions were reached too rarely to have rates of their own."""
-
-
 def fit_acceptance(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the rates of all methods."""
     rows = list(measured_drafts(reference))
     rates: dict[str, Sequence[float]] = {}
     ratios: list[float] = []
-    for method in DRAFT_METHODS:
+    for method in CONFIG.draft_methods:
         mine = [row for row in rows if row.method == method]
         rates[method] = mean_rates(mine)
         for out, others in leave_one_out(mine, lambda row: row.group, mean_rates):
@@ -209,7 +194,7 @@ def mean_rates(rows: Sequence[Drafts]) -> tuple[float, ...]:
     """Return the mean rate at each position: the mean over groups of the means within each."""
     groups = grouped(rows, lambda row: row.group).values()
     means = []
-    for position in range(MOST_DRAFTS):
+    for position in range(CONFIG.most_drafts):
         at = [[row.rates[position] for row in some if len(row.rates) > position] for some in groups]
         if any(at):
             means.append(float(np.mean([np.mean(rates) for rates in at if rates])))
@@ -239,4 +224,4 @@ def growths(reference: Path) -> list[float]:
 
 def _tokens(rates: Sequence[float]) -> Floats:
     """Return the tokens of an iteration with 1, 2, ... drafts."""
-    return np.asarray(1.0 + np.cumsum(np.cumprod(rates[:MOST_DRAFTS])))
+    return np.asarray(1.0 + np.cumsum(np.cumprod(rates[: CONFIG.most_drafts])))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.fits.deployment_bands import SHARED, PredictedDeployment, widths_of
+from lab.fits.deployment_bands import CONFIG, PredictedDeployment, widths_of
 from simulators.core.fields import updated
 from simulators.serving.answer.metrics import WITH_INTERVAL
 from simulators.serving.measured_deployments import (
@@ -175,7 +175,9 @@ def test_one_sided_bias_on_all_gpus_widens_that_side(shared: bool) -> None:
         for one in ends
     ]
     found = widths_of("tpot", some)["vllm"]
-    assert found.above / found.below == pytest.approx(3.0**SHARED if shared else 1.0, rel=0.2)
+    assert found.above / found.below == pytest.approx(
+        3.0**CONFIG.shared if shared else 1.0, rel=0.2
+    )
 
 
 def test_percentile_interval_is_wider_than_the_mean_interval() -> None:

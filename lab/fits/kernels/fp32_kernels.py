@@ -24,12 +24,13 @@ from lab.fits.driver import Calibration, chosen, declared, gpu_of, rounded
 from lab.fits.kernels import kernel_calibration as calibration
 from lab.fits.methods import band_of, quantile
 from lab.tables.fp32 import read_rows, rows_of_table
-from lab.tables.rows import Bools, Floats, Rows, fraction, mape, read_table
+from lab.tables.rows import Bools, Floats, Record, Rows, fraction, mape, read_table
 from planning.calibrate import kernels as few_shot
 from planning.calibrate.kernels import fit_few, fit_named, rates_of, with_rates
 from planning.calibrate.measurements import NEEDS, SIZES
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UserError
+from simulators.core.folder import read_toml
 from simulators.evidence import default_rates
 from simulators.evidence.default_rates import MeasuredGpu, identity_of, measured_gpus
 from simulators.evidence.lookup import SUMMARY
@@ -41,34 +42,15 @@ from simulators.kernels.profile import GemmRates, Profile, ReductionRates, Sizes
 from simulators.kernels.tiling import four_norm
 from simulators.workload.operators import Convolution, Gemm
 
+CONFIG = Record(read_toml(Path(__file__).with_suffix(".toml")))
+
 Fit = Callable[[Rows, Gpu, Profile], Profile]
 Option = tuple[float, float] | None
 """Slope left to the formula and lean of the trees of a correction; None: no correction."""
 
-RANDOM_ROWS = 3000
-"""Random-shaped rows of a fit; more do not lower errors."""
 
-RANDOM_WEIGHT, LAYER_WEIGHT = 0.2, 1000.0
-"""Weights of a random-shaped row, and of all layer-shaped rows together, as in models."""
-
-FOLDS = 5
-"""Folds of the cross-validation that selects a correction."""
-
-TREES: dict[str, Any] = {"trees": 64, "depth": 3}
 CORRECTIONS = tuple((alpha, lean) for alpha in (0.8, 0.9, 1.0) for lean in (0.0, 1.0))
 """Corrections that are tried, besides none: a smaller `alpha` leaves too much to the trees."""
-
-WORTHWHILE = 0.97
-"""A correction must lower the cross-validated error by 3 % of itself to be kept."""
-
-CLEAR_OF_DISPATCH = 1.5
-"""Least time of a call that a correction is fitted to, over an empty call."""
-
-PRODUCT_NUMBERS = ("prologue", "bandwidth", "dispatch_s")
-"""Rates of products that are fitted beside the tiles and the tail."""
-
-ALIGNED = 4.0
-"""Divisor of widths that run vectorised row kernels, as the widths of all layers do."""
 
 
 def fit_full(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
@@ -79,7 +61,9 @@ def fit_full(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
     return _corrected(rows, gpu, plain, _best_correction(rows, gpu, under))
 
 
-def cross_validated_s(rows: Rows, gpu: Gpu, under: Profile, fit: Fit, folds: int = FOLDS) -> Floats:
+def cross_validated_s(
+    rows: Rows, gpu: Gpu, under: Profile, fit: Fit, folds: int = CONFIG.folds
+) -> Floats:
     """Return cross-validated predictions: each shape is predicted by a fit without it."""
     out = np.full(len(rows), np.nan)
     for aside in _folds(rows, folds):
@@ -99,12 +83,14 @@ def _folds(rows: Rows, folds: int) -> Iterator[Bools]:
 def _thinned(rows: Rows) -> tuple[Rows, Floats]:
     keep = np.ones(len(rows), bool)
     random = np.flatnonzero(~rows.from_layers)
-    if random.size > RANDOM_ROWS:
+    if random.size > CONFIG.random_rows:
         drawn = np.random.default_rng(np.random.SeedSequence(0)).permutation(random)
-        keep[drawn[RANDOM_ROWS:]] = False
+        keep[drawn[CONFIG.random_rows :]] = False
     kept = rows.where(keep)
     layers = np.count_nonzero(kept.from_layers)
-    weights = np.where(kept.from_layers, LAYER_WEIGHT / max(int(layers), 1), RANDOM_WEIGHT)
+    weights = np.where(
+        kept.from_layers, CONFIG.layer_weight / max(int(layers), 1), CONFIG.random_weight
+    )
     return kept, weights if layers else np.ones(len(kept))
 
 
@@ -115,7 +101,7 @@ def _fit_gemm(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
 
     def candidate(found: Mapping[Any, float]) -> GemmRates:
         best, tiles = calibration.relative_tiles(found, rates.tiles)
-        numbers: dict[str, Any] = {name: found[name] for name in PRODUCT_NUMBERS}
+        numbers: dict[str, Any] = {name: found[name] for name in CONFIG.product_numbers}
         tail = found["tail_odds"] / (1.0 + found["tail_odds"])
         fitted = replace(rates, **numbers, tiles=tiles, compute=best, tail=tail)
         return replace(fitted, correction=None, calibrated=True)
@@ -123,7 +109,7 @@ def _fit_gemm(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
     starts: dict[Any, float] = {
         **{(tile.m, tile.n): min(rates.compute * tile.efficiency, 1.0) for tile in rates.tiles},
         "tail_odds": rates.tail / (1.0 - rates.tail),
-        **{name: getattr(rates, name) for name in PRODUCT_NUMBERS},
+        **{name: getattr(rates, name) for name in CONFIG.product_numbers},
     }
     dispatch = few_shot.longest_dispatch(rows, under)
     low = np.concatenate([np.full(len(shapes), np.log(0.02)), [-3.0, -2.0, np.log(0.2), -16.0]])
@@ -169,7 +155,7 @@ def _best_correction(rows: Rows, gpu: Gpu, under: Profile) -> Option:
     rows, _ = _thinned(rows)
     judged = rows.from_layers if rows.from_layers.any() else np.ones(len(rows), bool)
     blind = {option: np.full(len(rows), np.nan) for option in (None, *CORRECTIONS)}
-    for aside in _folds(rows, FOLDS):
+    for aside in _folds(rows, CONFIG.folds):
         seen = rows.where(~aside)
         plain = _fit_gemm(seen, gpu, under)
         for option, out in blind.items():
@@ -178,7 +164,7 @@ def _best_correction(rows: Rows, gpu: Gpu, under: Profile) -> Option:
     known = judged & np.isfinite(blind[None])
     errors = {option: mape(out[known], rows.seconds[known]) for option, out in blind.items()}
     best = min(CORRECTIONS, key=errors.__getitem__)
-    return best if errors[best] < WORTHWHILE * errors[None] else None
+    return best if errors[best] < CONFIG.worthwhile * errors[None] else None
 
 
 def _corrected(rows: Rows, gpu: Gpu, plain: Profile, option: Option) -> Profile:
@@ -186,7 +172,7 @@ def _corrected(rows: Rows, gpu: Gpu, plain: Profile, option: Option) -> Profile:
         return plain
     kept, weights = _thinned(rows)
     rates = plain.gemm[rows.kernel]
-    clear = kept.seconds > CLEAR_OF_DISPATCH * rates.dispatch_s
+    clear = kept.seconds > CONFIG.clear_of_dispatch * rates.dispatch_s
     model_s = _running_s(rates, kept, gpu)[clear]
     correction = calibration.fit_correction(
         features_of(tuple(size[clear] for size in _sizes(kept)), model_s)[:-1],
@@ -195,14 +181,14 @@ def _corrected(rows: Rows, gpu: Gpu, plain: Profile, option: Option) -> Profile:
         alpha=option[0],
         lean=option[1],
         weights=weights[clear],
-        **TREES,
+        **CONFIG.trees,
     )
     return with_rates(plain, rows.kernel, replace(rates, correction=correction))
 
 
 def _fit_stream(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
     rates = rates_of(under, rows.kernel)
-    aligned = rows.sizes["cols"] % ALIGNED == 0
+    aligned = rows.sizes["cols"] % CONFIG.aligned == 0
     kept, weights = _thinned(rows.where(aligned) if isinstance(rates, ReductionRates) else rows)
     names = [name for name in rates.__dataclass_fields__ if name != "calibrated"]
     start = np.log([getattr(rates, name) for name in names])
@@ -220,13 +206,7 @@ def _fit_stream(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
     return few_shot.with_numbers(under, rows.kernel, fitted)
 
 
-FULL_ROWS, FULL_STREAM_ROWS = 200, 30
-"""Least rows of a class of products, and of another class."""
-
 OWN = Path("catalog") / "kernels"
-TENSOR_CORES_ONLY = ("calibrated", "start_s", "step_s", "split_s")
-NOT_TRANSFERRED = ("tail", "prologue", "prologue_rate", "k_step", "load_bytes_per_clock")
-"""Fields of rates that fp32 products have no numbers for, and numbers of one GPU alone."""
 
 
 def measured_fp32_kernels(measured: Path, device: str) -> Iterator[Calibration]:
@@ -236,8 +216,9 @@ def measured_fp32_kernels(measured: Path, device: str) -> Iterator[Calibration]:
     parts = [part for part in rows_of_table(table, gpu.name) if is_full(part)]
     if not parts:
         raise UserError(
-            f"{measured} has no class with {FULL_ROWS} rows of products or {FULL_STREAM_ROWS} of "
-            f"other operators; sweeper calibrate {gpu.name} --measured FILE takes fewer"
+            f"{measured} has no class with {CONFIG.full_rows} rows of products or "
+            f"{CONFIG.full_stream_rows} of other operators; "
+            f"sweeper calibrate {gpu.name} --measured FILE takes fewer"
         )
     others = [one for one in measured_gpus() if one.name != gpu.name]
     file = OWN / f"{gpu.name}.toml"
@@ -269,7 +250,9 @@ def fit_fp32_kernels(reference: Path, only: Sequence[str] = ()) -> Iterator[Cali
 
 def is_full(part: Rows) -> bool:
     """Return whether a class has enough rows for a fit in full, with a half held out."""
-    return len(part) >= (FULL_ROWS if part.kernel in SIZES else FULL_STREAM_ROWS)
+    return bool(
+        len(part) >= (CONFIG.full_rows if part.kernel in SIZES else CONFIG.full_stream_rows)
+    )
 
 
 def _fit_gpu(
@@ -316,7 +299,7 @@ def _summary(gpu: Gpu, profile: Profile, kernels: Sequence[str]) -> dict[str, An
     rates = {}
     for kernel in kernels:
         numbers = _numbers(rates_of(profile, kernel)).items()
-        kept = {name: value for name, value in numbers if name not in NOT_TRANSFERRED}
+        kept = {name: value for name, value in numbers if name not in CONFIG.not_transferred}
         rates[kernel] = rounded(kept, ".5g")
     return {
         "name": gpu.name,
@@ -329,7 +312,7 @@ def _summary(gpu: Gpu, profile: Profile, kernels: Sequence[str]) -> dict[str, An
 
 def _numbers(rates: Any) -> dict[str, float]:
     values = {name: value for name, value in vars(rates).items() if isinstance(value, float)}
-    return {name: value for name, value in values.items() if name not in TENSOR_CORES_ONLY}
+    return {name: value for name, value in values.items() if name not in CONFIG.tensor_cores_only}
 
 
 def _rates_table(rates: Any) -> dict[str, Any]:
@@ -341,7 +324,6 @@ def _rates_table(rates: Any) -> dict[str, Any]:
     return table
 
 
-FEW_ROWS, SEEDS = 10, 4
 MIDDLES = (np.arange(20) + 0.5) / 20
 
 
@@ -363,7 +345,9 @@ def fit_fp32_errors(reference: Path, _only: Sequence[str]) -> Iterator[Calibrati
         gpu, key = load_gpu(part.gpu), (part.gpu, part.kernel)
         blank = zero_shot_profile(identity_of(gpu))
         sheet_errors[key] = np.log(part.seconds / call_seconds(part.operator, gpu, blank))
-        exercises[key] = [few_shot_exercise(part, gpu, blank, FEW_ROWS, s) for s in range(SEEDS)]
+        exercises[key] = [
+            few_shot_exercise(part, gpu, blank, CONFIG.few_rows, s) for s in range(CONFIG.seeds)
+        ]
         scales = [np.mean(one.missed**2) for one in exercises[key] if one.missed.any()]
         units[key] = float(np.exp(np.mean(np.log(np.sqrt(scales)))))
     content: dict[str, dict[str, Any]] = {}
@@ -396,6 +380,6 @@ def few_shot_exercise(rows: Rows, gpu: Gpu, blank: Profile, count: int, seed: in
     rest = rows.where(np.array([tuple(row) not in taken for row in exact], bool))
     few = rows.where(drawn)
     predicted_s = call_seconds(rest.operator, gpu, fit_few(few, gpu, blank))
-    blind_s = cross_validated_s(few, gpu, blank, fit_few, min(len(few), FEW_ROWS))
+    blind_s = cross_validated_s(few, gpu, blank, fit_few, min(len(few), CONFIG.few_rows))
     missed = np.log(few.seconds / blind_s)
     return Exercise(predicted_s, rest.seconds, missed[np.isfinite(missed)])

@@ -13,7 +13,7 @@ were timed only inside an engine have pointwise chains of layers, without trees.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -33,6 +33,7 @@ from lab.tables.rows import (
     Bools,
     Floats,
     Groups,
+    Record,
     Rows,
     Sizes,
     evenly,
@@ -52,30 +53,14 @@ from simulators.kernels.families.latent_attention import SPLITS
 from simulators.kernels.families.streaming import chain_seconds
 from simulators.workload.operators import Attention
 
-CONFIG = read_toml(Path(__file__).with_suffix(".toml"))
+CONFIG = Record(read_toml(Path(__file__).with_suffix(".toml")))
 KERNELS = (*tables.TABLES, "mixed")
-FORM_ROWS, TREE_ROWS = 3000, 8000
-"""Rows that a fit looks at, evenly spaced; more do not lower errors."""
-
-ALPHA, TREES, DEPTH = 0.5, 64, 4
-EXPERT_ALPHA, EXPERT_TREES = 0.9, 32
-"""Slope left to the form, and number of trees; more do not predict left-out models better."""
-
-TUNED_NAME, TUNED_TOKENS, TUNED_LEAST = "sglang.experts.bf16", 1024.0, 1.5
-"""SGLang ships tuned tiles for some layers: two to three times as fast where tokens are many."""
-
-LEFT_OUT_ROWS, FEWEST_MODELS = 2000, 2
-FEWEST_ROWS, FEWEST_TREE_ROWS = 60, 150
-"""Least rows of a kernel to be fitted, and least fitted rows for trees."""
-
-SHIPPED = ("vllm", "trtllm", "flashinfer")
-"""Prefill of other frameworks is fitted only where these have no table."""
 
 
 def fit_fused_kernels(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration]:
     """Yield the calibrations of the GPUs of the tables."""
     for gpu in chosen(only, tables.GPUS):
-        kernels = CONFIG["only"].get(gpu, KERNELS)
+        kernels = CONFIG.only.get(gpu, KERNELS)
         found = [rows for kernel in kernels for rows in _kept(reference, gpu, kernel)]
         if done := [*map(fit_kernel, found), *fit_triton(reference, gpu)]:
             files = _tables(gpu, {rows.kernel for rows in found})
@@ -88,19 +73,19 @@ def _kept(reference: Path, gpu: str, kernel: str) -> list[Rows]:
     """Return the fitted rows of a kernel, joined by calibration name."""
     measured = tables.read_measured(reference, gpu, kernel)
     found = [by_library(rows) for rows in measured if not rows.variant]
-    kept = [r for r in found if r.framework in SHIPPED or kernel != "prefill"] or found
-    narrow = CONFIG["narrow"].get(gpu, ())
+    kept = [r for r in found if r.framework in CONFIG.shipped or kernel != "prefill"] or found
+    narrow = CONFIG.narrow.get(gpu, ())
     kept = [r for r in kept if r.dtype not in tables.NARROW or f"{r.framework}.{r.dtype}" in narrow]
     kept += tables.read_chunks(reference, gpu, kernel)
     if kernel == "experts":
         kept += tables.read_layers(reference, gpu)
     together = joined(kept, lambda rows: rows.name)
-    return [rows for rows in together if len(rows) >= FEWEST_ROWS]
+    return [rows for rows in together if len(rows) >= CONFIG.fewest_rows]
 
 
 def by_library(rows: Rows) -> Rows:
     """Return rows under the name of the library whose kernel was timed."""
-    library = CONFIG["library"].get(rows.gpu, {}).get(rows.name, rows.framework)
+    library = CONFIG.library.get(rows.gpu, {}).get(rows.name, rows.framework)
     return replace(rows, framework=library)
 
 
@@ -124,9 +109,9 @@ def fit_kernel(rows: Rows) -> FittedEntry:
     fitted = calibration.judged(
         _fit(seen, gpu), [rows], len(rows), lambda part, e: predicted_s(part, gpu, e)
     )
-    if rows.kernel != "experts" or np.unique(models_of(seen)).size < FEWEST_MODELS:
+    if rows.kernel != "experts" or np.unique(models_of(seen)).size < CONFIG.fewest_models:
         return fitted
-    parts = left_out(seen.drawn(LEFT_OUT_ROWS), models_of)
+    parts = left_out(seen.drawn(CONFIG.left_out_rows), models_of)
     band = band_of_groups([(predicted_s(aside, gpu, e), aside.seconds) for aside, e in parts])
     return replace(fitted, entry=replace(fitted.entry, band=band))
 
@@ -147,12 +132,12 @@ def left_out(rows: Rows, group: Callable[[Rows], Groups]) -> Iterator[tuple[Rows
 
 def _fit(seen: Rows, gpu: Gpu) -> Entry:
     plain = plain_entry(seen, _fit_form(seen, gpu))
-    if len(seen) < FEWEST_TREE_ROWS:
+    if len(seen) < CONFIG.fewest_tree_rows:
         return plain
-    alpha, trees = (EXPERT_ALPHA, EXPERT_TREES) if seen.kernel == "experts" else (ALPHA, TREES)
-    trees = CONFIG["trees"].get(seen.name, trees)
-    rows = _tree_rows(seen.thinned(TREE_ROWS), gpu, plain)
-    correction = calibration.fit_correction(*rows, alpha=alpha, trees=trees, depth=DEPTH)
+    family = "experts" if seen.kernel == "experts" else "attention"
+    settings = CONFIG.boosting[family] | CONFIG.trees.get(seen.name, {})
+    rows = _tree_rows(seen.thinned(CONFIG.tree_rows), gpu, plain)
+    correction = calibration.fit_correction(*rows, **settings)
     return replace(plain, correction=correction)
 
 
@@ -170,18 +155,18 @@ def _products_s(rows: Rows, gpu: Gpu, entry: Entry) -> list[Floats]:
 
 
 def _fit_form(rows: Rows, gpu: Gpu) -> dict[str, float]:
-    some = rows.thinned(FORM_ROWS)
+    some = rows.thinned(CONFIG.form_rows)
     seconds = _form_of(some, gpu)
     name, fitted = calibration.best_form(_forms(rows, gpu), some, seconds)
-    if rows.name != TUNED_NAME:
+    if rows.name != CONFIG.tuned_name:
         return fitted
-    many = (rows.sizes["moe_ep_size"] == 1) & (rows.sizes["num_tokens"] >= TUNED_TOKENS)
+    many = (rows.sizes["moe_ep_size"] == 1) & (rows.sizes["num_tokens"] >= CONFIG.tuned_tokens)
     tuned = _tuned(rows.where(many), gpu, fitted)
     return tuned | form(name).fit(lambda numbers: seconds({**numbers, **tuned}), some.seconds)
 
 
 def _forms(rows: Rows, gpu: Gpu) -> Sequence[str]:
-    first, *others = CONFIG["forms"][rows.kernel]
+    first, *others = CONFIG.forms[rows.kernel]
     if rows.kernel == "mla_prefill" and multiplies_by_warps(gpu):
         library = library_of(rows.framework, rows.kernel, gpu.architecture)
         first = "triton_prompt" if library == LIBRARY_ALONE else "warp_prompt"
@@ -194,9 +179,9 @@ def _tuned(rows: Rows, gpu: Gpu, numbers: Numbers) -> dict[str, float]:
     faster, found = _form_of(rows, gpu)(dict(numbers)) / rows.seconds, {}
     for count, width in sorted(set(zip(up.experts.tolist(), up.width.tolist(), strict=True))):
         speedup = float(np.median(faster[(up.experts == count) & (up.width == width)]))
-        if speedup > TUNED_LEAST:
+        if speedup > CONFIG.tuned_least:
             found[f"{experts.TUNED}{count:.0f}_{width:.0f}"] = speedup
-    shipped = CONFIG["tuned"].get(rows.gpu, ()) if found else ()
+    shipped = CONFIG.tuned.get(rows.gpu, ()) if found else ()
     typical = float(np.median(list(found.values()))) if found else 1.0
     return {f"{experts.TUNED}{count}_{width}": typical for count, width in shipped} | found
 
@@ -223,49 +208,43 @@ def _tree_rows(rows: Rows, gpu: Gpu, plain: Entry) -> tuple[Floats, Floats, Floa
     return features, np.concatenate(each), np.concatenate([part * miss for part in each])
 
 
-LATENT_DECODE, TIMED_BY = "mla_decode", "vllm"
-FIXED_SPLITS = 4.0
-"""vLLM's key splits; SGLang's kernel differs in them alone."""
-
-HIDDEN, HICCUP = 2.0, 0.8
-"""Multiples of the shortest call's time, and of a larger step's, that bound what is fitted."""
-
-PROMPTS, PROMPT_DTYPE, WIDE_HEADS, FEWEST_WIDE = "mla_prefill", "bf16_bf16", 512, 100
-
-
 def fit_triton(reference: Path, gpu: str) -> Iterator[FittedEntry]:
     """Yield the entries of Triton's latent attention on a GPU, one per library name."""
     if multiplies_by_warps(load_gpu(gpu)):
-        file = reference / tables.tables_of(LATENT_DECODE)[0]
+        file = reference / tables.tables_of("mla_decode")[0]
         table = read_table(file, gpu=tables.NAMED.get(gpu, gpu))
-        for part in tables.measured_in(table, gpu, LATENT_DECODE, tables.LEAST_ROWS):
-            if part.framework == TIMED_BY and is_host_timed(part):
-                fitted = _fit_triton("triton_latent", beyond_host(part), {SPLITS: FIXED_SPLITS})
+        for part in tables.measured_in(table, gpu, "mla_decode", tables.LEAST_ROWS):
+            if part.framework == CONFIG.timed_by and is_host_timed(part):
+                fitted = _fit_triton(
+                    "triton_latent", beyond_host(part), {SPLITS: CONFIG.fixed_splits}
+                )
                 yield fitted
-                for library, dealt in CONFIG["dealt"].items():
+                for library, dealt in CONFIG.dealt.items():
                     entry = replace(fitted.entry, numbers={**fitted.entry.numbers, **dealt})
-                    yield replace(fitted, name=fitted.name.replace(TIMED_BY, library), entry=entry)
+                    yield replace(
+                        fitted, name=fitted.name.replace(CONFIG.timed_by, library), entry=entry
+                    )
     file = reference / tables.tables_of("prefill")[0]
-    is_alone = library_of("sglang", PROMPTS, load_gpu(gpu).architecture) == LIBRARY_ALONE
+    is_alone = library_of("sglang", "mla_prefill", load_gpu(gpu).architecture) == LIBRARY_ALONE
     if file.is_file() and not is_alone:
-        wanted = {"gpu": tables.NAMED.get(gpu, gpu), "head_dim": WIDE_HEADS}
+        wanted = {"gpu": tables.NAMED.get(gpu, gpu), "head_dim": CONFIG.wide_heads}
         table = read_table(file, kernel=LIBRARY_ALONE, **wanted)
-        for part in tables.measured_in(table, gpu, "prefill", FEWEST_WIDE):
-            if part.dtype == PROMPT_DTYPE:
-                name = f"{LIBRARY_ALONE}.{PROMPTS}.{PROMPT_DTYPE}"
+        for part in tables.measured_in(table, gpu, "prefill", CONFIG.fewest_wide):
+            if part.dtype == CONFIG.prompt_dtype:
+                name = f"{LIBRARY_ALONE}.mla_prefill.{part.dtype}"
                 yield replace(_fit_triton("triton_prompt", part), name=name)
 
 
 def beyond_host(rows: Rows) -> Rows:
     """Return the rows whose time is that of the kernel, not of the host."""
-    rows = rows.where(rows.seconds > HIDDEN * rows.seconds.min())
+    rows = rows.where(rows.seconds > CONFIG.hidden * rows.seconds.min())
     s = rows.sizes
     sides = np.stack([s["batch_size"], s["isl"] + s["step"], s["num_heads"]])
     larger = np.all(sides[:, None, :] >= sides[:, :, None], axis=0)
     is_lone = s["num_heads"] == 1.0  # another kernel
     larger &= is_lone[:, None] == is_lone
     least_s = np.where(larger, rows.seconds, np.inf).min(axis=1)
-    return rows.where(least_s > HICCUP * rows.seconds)
+    return rows.where(least_s > CONFIG.hiccup * rows.seconds)
 
 
 def _fit_triton(name: str, rows: Rows, fixed: Numbers | None = None) -> FittedEntry:
@@ -273,18 +252,10 @@ def _fit_triton(name: str, rows: Rows, fixed: Numbers | None = None) -> FittedEn
     return replace(fitted, rows=len(rows))
 
 
-UNIFIED, PHASE = "vllm_triton_attn", "prefill"
-UNIFIED_GPUS = "b200_sxm", "b300_sxm", "gb200", "gb300", "rtx_pro_6000"
-GROUP = 8.0
-"""Query heads per key head: gpt-oss has 64 and 8."""
-
-FEWEST_UNIFIED = 50
-
-
 def fit_unified_triton(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the kernel's numbers, which all GPUs share."""
-    file = reference / tables.tables_of(PHASE)[0]
-    gpus = [rows for gpu in UNIFIED_GPUS for rows in _unified_rows(file, gpu)]
+    file = reference / tables.tables_of("prefill")[0]
+    gpus = [rows for gpu in CONFIG.unified_gpus for rows in _unified_rows(file, gpu)]
     ratio = np.concatenate(
         [
             rows.seconds / _unified_s(rows, numbers)
@@ -301,10 +272,12 @@ def fit_unified_triton(reference: Path, _only: Sequence[str]) -> Iterator[Calibr
 
 
 def _unified_rows(file: Path, gpu: str) -> Iterator[Rows]:
-    table = read_table(file, gpu=tables.NAMED.get(gpu, gpu), kernel=UNIFIED)
-    for part in tables.measured_in(table, gpu, PHASE, FEWEST_UNIFIED):
-        if part.framework == TIMED_BY:
-            yield part.where(part.sizes["num_heads"] == GROUP * part.sizes["num_key_value_heads"])
+    table = read_table(file, gpu=tables.NAMED.get(gpu, gpu), kernel=CONFIG.unified)
+    for part in tables.measured_in(table, gpu, "prefill", CONFIG.fewest_unified):
+        if part.framework == CONFIG.timed_by:
+            yield part.where(
+                part.sizes["num_heads"] == CONFIG.unified_group * part.sizes["num_key_value_heads"]
+            )
 
 
 def _fit_unified(gpus: Sequence[Rows]) -> dict[str, float]:
@@ -318,19 +291,13 @@ def _unified_s(rows: Rows, numbers: Numbers) -> Floats:
     return attention.unified_seconds(rows.operator, load_gpu(rows.gpu), numbers)
 
 
-AUXILIARY_ROWS, CHAIN_RIDGE = 2000, 0.01
-AUXILIARY: dict[str, Any] = {"alpha": 0.6, "trees": 40, "depth": 3}
-FEWEST_AUXILIARY = 60
-"""Least fitted rows for trees; with fewer than half of them a kernel has no entry."""
-
-
 def fit_auxiliary_kernels(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration]:
     """Yield the calibrations of the GPUs of the tables."""
     for name in chosen(only, [*tables.AUXILIARY.gpus, *tables.ENGINE.gpus]):
         if name not in tables.AUXILIARY.gpus:
             parts = tables.read_chain_rows(reference, name)
             chains = [
-                calibration.fit_plain("chain", part, chain_seconds, ridge=CHAIN_RIDGE)
+                calibration.fit_plain("chain", part, chain_seconds, ridge=CONFIG.chain_ridge)
                 for part in parts
             ]
             yield calibration.entries("auxiliary_chains", name, chains)
@@ -339,7 +306,8 @@ def fit_auxiliary_kernels(reference: Path, only: Sequence[str] = ()) -> Iterator
         done = [
             _fit_auxiliary(parts, load_gpu(name))
             for parts in grouped(measured, lambda part: part.name).values()
-            if sum(np.count_nonzero(~part.held_out) for part in parts) >= FEWEST_AUXILIARY / 2
+            if sum(np.count_nonzero(~part.held_out) for part in parts)
+            >= CONFIG.fewest_auxiliary / 2
         ]
         yield calibration.entries("auxiliary_kernels", name, done)
 
@@ -354,11 +322,13 @@ def _fit_auxiliary(parts: Sequence[Rows], gpu: Gpu) -> FittedEntry:
         some = auxiliary_kernels.KernelWork(**{n: column[..., rows] for n, column in work.items()})
         return auxiliary_kernels.form_seconds(some, "bf16", gpu, numbers)
 
-    few = evenly(seconds.size, AUXILIARY_ROWS)
+    few = evenly(seconds.size, CONFIG.auxiliary_rows)
     numbers = form("auxiliary").fit(lambda one: form_s(one, few), seconds[few])
     entry = plain_entry(parts[0], numbers)
-    if seconds.size >= FEWEST_AUXILIARY:
-        trees = calibration.fit_correction(work["features"], form_s(numbers), seconds, **AUXILIARY)
+    if seconds.size >= CONFIG.fewest_auxiliary:
+        trees = calibration.fit_correction(
+            work["features"], form_s(numbers), seconds, **CONFIG.auxiliary
+        )
         entry = replace(entry, correction=trees)
     return calibration.judged(
         entry,
@@ -366,21 +336,6 @@ def _fit_auxiliary(parts: Sequence[Rows], gpu: Gpu) -> FittedEntry:
         seconds.size,
         lambda part, e: auxiliary_kernels.fitted_seconds(part.operator, gpu, e),
     )
-
-
-LEAST_PACKED, LEAST_SLICE = 30, 10
-"""Least rows of a packing and of a slice; with fewer a neighbour's or the packing's grid serves."""
-
-PARTS, GUESSED = 4, 0.1
-"""Rows within 1 / (2 x PARTS) octave share a place; weight, in rows, of a node without any."""
-
-PROJECTIONS, SETTLED = 40, 1e-3
-"""Most projections, and the largest change of a node at which they end."""
-
-
-Scales = Mapping[str, float]
-SHARED: Scales = CONFIG["residuals"]["shared"]
-OWN: Scales = CONFIG["residuals"]["own"]
 
 
 def places(steps: Attention) -> Floats:
@@ -408,7 +363,7 @@ def fit_grids(
     grids: dict[corrections.Slice, Floats] = {}
     for packing, parts in sorted(packed.items()):
         mine = np.any(parts, axis=0)
-        if np.count_nonzero(mine) >= LEAST_PACKED or len(packed) == 1:
+        if np.count_nonzero(mine) >= CONFIG.least_packed or len(packed) == 1:
             blocks = partial(_blocks_of, rows.operator_of, packing)
             some = replace(rows.where(mine), operator_of=blocks)
             by_packing[packing] = refit(some, numbers)
@@ -437,18 +392,18 @@ def _grids_of(
     shape = tuple(int(np.ceil(side)) + 1 for side in at.max(axis=0))
     nodes = np.stack(np.meshgrid(*map(np.arange, shape), indexing="ij"), axis=2).astype(np.float64)
     flat = nodes.reshape(-1, 2)
-    found = smoothed(at, residual, np.concatenate([flat, at]), SHARED)
+    found = smoothed(at, residual, np.concatenate([flat, at]), CONFIG.residuals["shared"])
     shared, left = found[: -len(at)].reshape(shape), residual - found[-len(at) :]
     pairs, tokens = np.exp2(nodes).transpose(2, 0, 1)
     dims, windows = (np.broadcast_to(x, residual.shape) for x in (steps.head_dim, steps.window))
     grids = {kinds[0].shared: shared}
     for where in kinds:
         mine = (dims == where.head_dim) & (windows == where.window)
-        if np.count_nonzero(mine) < LEAST_SLICE:
+        if np.count_nonzero(mine) < CONFIG.least_slice:
             continue
-        own = smoothed(at[mine], left[mine], flat, OWN).reshape(shape)
+        own = smoothed(at[mine], left[mine], flat, CONFIG.residuals["own"]).reshape(shape)
         plain = np.log(form(corrections.decode_steps_at(where, pairs, tokens, steps))) + shared
-        count = np.full(shape, GUESSED)
+        count = np.full(shape, CONFIG.guessed)
         np.add.at(count, tuple(np.rint(at[mine]).astype(np.int64).T), 1.0)
         grids[where] = nearest_rising(plain + own, count) - plain
     if steps.latent and kinds[0] in grids:
@@ -456,9 +411,11 @@ def _grids_of(
     return grids
 
 
-def smoothed(known_at: Floats, values: Floats, wanted: Floats, scales: Scales) -> Floats:
+def smoothed(known_at: Floats, values: Floats, wanted: Floats, scales: Numbers) -> Floats:
     """Return the mean of the process at wanted places, given values at known ones."""
-    known, which = np.unique(np.rint(PARTS * known_at) / PARTS, axis=0, return_inverse=True)
+    known, which = np.unique(
+        np.rint(CONFIG.parts * known_at) / CONFIG.parts, axis=0, return_inverse=True
+    )
     which = which.reshape(-1)
     count = np.bincount(which)
     by_place = np.split(values[np.argsort(which, kind="stable")], np.cumsum(count)[:-1])
@@ -469,7 +426,7 @@ def smoothed(known_at: Floats, values: Floats, wanted: Floats, scales: Scales) -
     return np.asarray(_covariance(wanted, known, scales) @ weights, np.float64)
 
 
-def _covariance(one: Floats, other: Floats, scales: Scales) -> Floats:
+def _covariance(one: Floats, other: Floats, scales: Numbers) -> Floats:
     x, y = (one[:, None, side] - other[None, :, side] for side in (0, 1))
     near = matern(x / scales["length"]) * matern(y / scales["length"])
     alike = matern((x + y) / scales["bytes_length"]) * matern(0.5 * (x - y) / scales["along"])
@@ -479,7 +436,7 @@ def _covariance(one: Floats, other: Floats, scales: Scales) -> Floats:
 def nearest_rising(grid: Floats, weights: Floats) -> Floats:
     """Return the grid with the least weighted squares that is non-decreasing along both axes."""
     fitted, owed = grid.copy(), [np.zeros_like(grid), np.zeros_like(grid)]
-    for _ in range(PROJECTIONS):
+    for _ in range(CONFIG.projections):
         before = fitted
         for axis in (0, 1):
             wanted = fitted + owed[axis]
@@ -487,21 +444,9 @@ def nearest_rising(grid: Floats, weights: Floats) -> Floats:
             found = [isotonic_regression(value, weights=weight).x for value, weight in columns]
             fitted = np.moveaxis(np.stack(found), 1, axis)
             owed[axis] = wanted - fitted
-        if np.abs(fitted - before).max() < SETTLED:
+        if np.abs(fitted - before).max() < CONFIG.settled:
             break
     return corrections.rising(fitted)
-
-
-TURNS = 3
-JUDGED_ROWS = 12000
-DECODE_FORM_ROWS, PACKED_ROWS = 2000, 500
-"""Rows that a form is fitted to: of a kernel, and of one packing of heads."""
-
-FEWEST_GRID_ROWS = 150
-"""A kernel with fewer rows has no grids."""
-
-PACKED_RIDGE = 5.0
-"""Weight of the kernel's numbers in the fit of a packing, in rows."""
 
 
 def fit_decode(rows: Rows) -> FittedEntry:
@@ -516,10 +461,10 @@ def fit_decode(rows: Rows) -> FittedEntry:
 
 def octaves_left_out(rows: Rows) -> list[tuple[Floats, Floats]]:
     """Return predicted and measured seconds of the octaves left out in each turn."""
-    rows, gpu = rows.drawn(JUDGED_ROWS), load_gpu(rows.gpu)
+    rows, gpu = rows.drawn(CONFIG.judged_rows), load_gpu(rows.gpu)
     found = []
-    octaves = np.rint(places(rows.operator)).astype(np.int64) % TURNS
-    for side, turn in product((0, 1), range(TURNS)):
+    octaves = np.rint(places(rows.operator)).astype(np.int64) % CONFIG.turns
+    for side, turn in product((0, 1), range(CONFIG.turns)):
         out = octaves[:, side] == turn
         if out.any() and not out.all():
             entry, aside = fit_entry(rows.where(~out), gpu), rows.where(out)
@@ -529,20 +474,20 @@ def octaves_left_out(rows: Rows) -> list[tuple[Floats, Floats]]:
 
 def fit_entry(rows: Rows, gpu: Gpu) -> Entry:
     """Return the entry fitted to all of these rows."""
-    some = rows.thinned(DECODE_FORM_ROWS)
+    some = rows.thinned(CONFIG.decode_form_rows)
     has_other = some.operator.latent and multiplies_by_warps(gpu)
     forms = ("decode", "warp_latent") if has_other else ("decode",)
     name, numbers = calibration.best_form(
         forms, some, partial(attention.form_seconds, some.operator, gpu)
     )
     entry = plain_entry(rows, numbers)
-    if len(rows) < FEWEST_GRID_ROWS:
+    if len(rows) < CONFIG.fewest_grid_rows:
         return entry
 
     def refit(packed: Rows, near: Numbers) -> Numbers:
-        some = packed.drawn(PACKED_ROWS)
+        some = packed.drawn(CONFIG.packed_rows)
         seconds_of = partial(attention.form_seconds, some.operator, gpu)
-        return form(name).fit(seconds_of, some.seconds, ridge=PACKED_RIDGE, near=near)
+        return form(name).fit(seconds_of, some.seconds, ridge=CONFIG.packed_ridge, near=near)
 
     return replace(
         entry, grid=fit_grids(rows, partial(attention.form_seconds, gpu=gpu), numbers, refit)

@@ -15,7 +15,6 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,9 +22,10 @@ from lab.fits.driver import Calibration, chosen, declared, rounded
 from lab.fits.kernels.kernel_calibration import fit_correction, form, tree_table
 from lab.fits.methods import grouped
 from lab.tables.kernels import FACTS, FOLDER, TENSOR, existing, kernel_rows, product_rows
-from lab.tables.rows import Rows, by_labels, is_host_timed, mape
+from lab.tables.rows import Record, Rows, by_labels, is_host_timed, mape
 from planning.calibrate.kernels import fit_named
 from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.core.folder import read_toml
 from simulators.core.jit import Floats
 from simulators.kernels.corrections import LEAF_STEP, Correction, corrected, correction_from
 from simulators.kernels.energy import (
@@ -38,10 +38,9 @@ from simulators.kernels.energy import (
 from simulators.kernels.price import flops, moved_bytes
 from simulators.workload.operators import Attention, Gemm
 
+CONFIG = Record(read_toml(Path(__file__).with_suffix(".toml")))
+
 POWER = FACTS["power"]
-SETTLED_S = 1e-4
-"""Kernels at least this long are taken as settled. Products, launched by fives, then ran for about
-a second, attention for 0.3 s: what is read of it still holds what ran before."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -92,13 +91,6 @@ def meter_features(operator: Gemm | Attention, latency_s: Floats) -> Floats:
 
 
 FORMATS, PHASES = ("bf16", "fp8", "fp8_block", "fp4"), ("prefill", "decode")
-DRAW_ROWS, RIDGE = 1200, 100.0
-"""Rows of each kernel and pair of formats, and the weight of the start, in rows; with more or less
-ridge the other GPU is predicted worse."""
-
-TREES, SHAPE_TREES = 120, 80
-SETTINGS: dict[str, Any] = {"alpha": 1.0, "depth": 4, "lean": 1.0}
-"""Relative errors have equal costs, as a reading depends on the start of its loop."""
 
 
 def fit_power(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration]:
@@ -111,7 +103,7 @@ def fit_power(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration
 
 def fit_draw(parts: Sequence[Rows], gpu: Gpu) -> PowerModel:
     """Return the settled draw of a GPU, fitted to kernels long enough to settle."""
-    settled = [part.drawn(DRAW_ROWS) for part in settled_parts(parts)]
+    settled = [part.drawn(CONFIG.draw_rows) for part in settled_parts(parts)]
     formats = {format_of(part.operator) for part in settled}
     numbers = form("power")
     kept = [name not in FORMATS or name in formats for name in numbers.start]
@@ -124,14 +116,16 @@ def fit_draw(parts: Sequence[Rows], gpu: Gpu) -> PowerModel:
         np.concatenate([part.watts for part in settled]),
         low=numbers.low[kept],
         high=numbers.high[kept],
-        ridge=RIDGE,
+        ridge=CONFIG.ridge,
     )
     return _draw(found)
 
 
 def settled_parts(parts: Sequence[Rows]) -> list[Rows]:
     """Return rows of kernels long enough for the meter to settle, of parts that have some."""
-    some = [part.where(part.seconds >= SETTLED_S) for part in parts if not is_host_timed(part)]
+    some = [
+        part.where(part.seconds >= CONFIG.settled_s) for part in parts if not is_host_timed(part)
+    ]
     return [part for part in some if len(part)]
 
 
@@ -144,7 +138,7 @@ def _fit_trees(
 ) -> Correction:
     features = np.concatenate([features_of(part) for part in parts], axis=-1)
     modelled, metered = _modelled_w(draw, parts, gpu), np.concatenate([p.watts for p in parts])
-    return fit_correction(features, modelled, metered, trees=trees, **SETTINGS)
+    return fit_correction(features, modelled, metered, trees=trees, **CONFIG.settings)
 
 
 def _modelled_w(draw: PowerModel, parts: Sequence[Rows], gpu: Gpu) -> Floats:
@@ -166,7 +160,11 @@ def _fit_gpu(gpu: Gpu, parts: Sequence[Rows]) -> Calibration:
     formula = fit_draw(seen, gpu)
     shapes = {
         name: _fit_trees(
-            some, formula, gpu, lambda p: shape_features(p.operator, p.seconds.shape), SHAPE_TREES
+            some,
+            formula,
+            gpu,
+            lambda p: shape_features(p.operator, p.seconds.shape),
+            CONFIG.shape_trees,
         )
         for name, some in grouped(settled_parts(seen), meter_name).items()
     }
@@ -175,7 +173,7 @@ def _fit_gpu(gpu: Gpu, parts: Sequence[Rows]) -> Calibration:
     for name, some in grouped(parts, meter_name).items():
         fitted = [part.where(~part.held_out) for part in some]
         correction = _fit_trees(
-            fitted, draw, gpu, lambda p: meter_features(p.operator, p.seconds), TREES
+            fitted, draw, gpu, lambda p: meter_features(p.operator, p.seconds), CONFIG.trees
         )
         unseen = [part.where(part.held_out) for part in some]
         settled = [modelled_w(draw, part.operator, gpu, part.seconds) for part in unseen]

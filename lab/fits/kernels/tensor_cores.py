@@ -28,10 +28,21 @@ from lab.fits.kernels import kernel_calibration as calibration
 from lab.fits.methods import band_of, leave_one_out
 from lab.tables import fp32
 from lab.tables import kernels as tables
-from lab.tables.rows import LOWER_QUARTER, Bools, Floats, Rows, fraction, group_of, mape, read_table
+from lab.tables.rows import (
+    LOWER_QUARTER,
+    Bools,
+    Floats,
+    Record,
+    Rows,
+    fraction,
+    group_of,
+    mape,
+    read_table,
+)
 from planning.calibrate.kernels import fit_named
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UserError
+from simulators.core.folder import read_toml
 from simulators.evidence.default_rates import flops_per_j, share_of
 from simulators.evidence.intervals import Band
 from simulators.kernels.corrections import features_of
@@ -41,24 +52,11 @@ from simulators.kernels.price import roofline_s
 from simulators.kernels.profile import TensorRates, default_profile, product_seconds
 from simulators.workload.precision import QUANTISED
 
+CONFIG = Record(read_toml(Path(__file__).with_suffix(".toml")))
+
 OWN = Path("catalog") / "kernels" / "tensor"
-IN_LAYERS = ("rtx_4090",)
-"""GPUs whose products were timed only in the layers of an engine."""
 
-LEAST_MATRICES, LEAST_ROWS = 8, 100
-"""With fewer matrices each is set aside in turn; with fewer rows a kind is not fitted."""
 
-FORMULA_ROWS, ASIDE = 3000, 0.2
-"""Rows that the formula is fitted to, and part of the fitted matrices set aside."""
-
-TURNS, TURN_ROWS = 5, 2500
-"""Parts of the inner lengths of weight-only products, left out in turn, and rows drawn for them."""
-
-TREES: dict[str, Any] = {"trees": 64, "depth": 3}
-ALPHAS = (0.4, 0.6, 0.8, 1.0)
-"""Candidates for the part of the formula's slope that trees leave."""
-
-EFFICIENCIES = (0.02, 1.3)
 TENSOR_TILES = default_profile("nvidia").gemm["tensor"].tiles
 SHAPES = tuple(dict.fromkeys((tile.m, tile.n) for tile in TENSOR_TILES))
 
@@ -66,8 +64,8 @@ SHAPES = tuple(dict.fromkeys((tile.m, tile.n) for tile in TENSOR_TILES))
 def fit_tensor_cores(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration]:
     """Yield the calibrations of the GPUs of the tables."""
     rows = tables.read_tensor_rows(reference, tables.PRODUCERS)
-    for name in chosen(only, [*(part.gpu for part in rows), *IN_LAYERS]):
-        if name not in IN_LAYERS:
+    for name in chosen(only, [*(part.gpu for part in rows), *CONFIG.in_layers]):
+        if name not in CONFIG.in_layers:
             yield _fit_gpu("tensor_cores", load_gpu(name), [p for p in rows if p.gpu == name])
         elif layers := tables.read_layer_products(reference, name):
             yield _fit_gpu("tensor_layers", load_gpu(name), layers)
@@ -77,11 +75,12 @@ def measured_tensor_cores(measured: Path, device: str) -> Iterator[Calibration]:
     """Yield the calibration of a user's own GPU from a file of its measurements."""
     gpu = gpu_of(device)
     found = tables.own_products(read_table(measured, ("op", "latency_us")), gpu.name)
-    parts = [part for part in found if len(part) >= LEAST_ROWS]
+    parts = [part for part in found if len(part) >= CONFIG.least_rows]
     if not parts:
         counts = ", ".join(f"{len(part)} of {part.dtype}" for part in found) or "none"
         raise UserError(
-            f"{measured}: a kind of products needs {LEAST_ROWS} rows of 'gemm'; it has {counts}"
+            f"{measured}: a kind of products needs {CONFIG.least_rows} rows of 'gemm'; it has "
+            f"{counts}"
         )
     file = OWN / f"{gpu.name}.toml"
     yield _fit_gpu("tensor_cores", gpu, parts, file=file, tables=(measured,))
@@ -121,7 +120,7 @@ def fit_tensor(rows: Rows, gpu: Gpu) -> TensorRates:
     best = int(np.argmin([mape(one, measured) for one in seconds]))
     final = _fit_formula(rows, gpu)
     if best > 0:
-        final = _corrected(rows, gpu, final, ALPHAS[best - 1])
+        final = _corrected(rows, gpu, final, CONFIG.alphas[best - 1])
     seen = tuple((float(size.min()), float(size.max())) for size in tables.sizes_of(rows))
     turns = inner_lengths_left_out(rows, final) if rows.dtype in WEIGHT_ONLY else []
     pairs = map(np.concatenate, zip(*turns, strict=True)) if turns else (seconds[best], measured)
@@ -133,12 +132,12 @@ def inner_lengths_left_out(rows: Rows, rates: TensorRates) -> list[tuple[Floats,
 
     Empty with too few rows or inner lengths. Corrections have the slope of `rates`.
     """
-    rows, gpu = rows.drawn(TURN_ROWS), load_gpu(rows.gpu)
-    turn = np.floor(TURNS * fraction(group_of([rows.sizes["k"]])))
-    if len(rows) < LEAST_ROWS or np.unique(turn).size < TURNS:
+    rows, gpu = rows.drawn(CONFIG.turn_rows), load_gpu(rows.gpu)
+    turn = np.floor(CONFIG.turns * fraction(group_of([rows.sizes["k"]])))
+    if len(rows) < CONFIG.least_rows or np.unique(turn).size < CONFIG.turns:
         return []
     found, alpha = [], 1.0 if rates.correction is None else rates.correction.alpha
-    for one in range(TURNS):
+    for one in range(CONFIG.turns):
         aside, others = rows.where(turn == one), rows.where(turn != one)
         fitted = _corrected(others, gpu, _fit_formula(others, gpu), alpha)
         found.append((seconds_of(aside, fitted, gpu), aside.seconds))
@@ -148,15 +147,15 @@ def inner_lengths_left_out(rows: Rows, rates: TensorRates) -> list[tuple[Floats,
 def _set_aside(rows: Rows) -> list[Bools]:
     """Return the rows set aside in turn: a fifth of many matrices, or each of a few."""
     matrices = np.unique(rows.bucket)
-    if matrices.size < LEAST_MATRICES:
+    if matrices.size < CONFIG.least_matrices:
         return [rows.bucket == matrix for matrix in matrices]
     held_out = LOWER_QUARTER[1]
-    return [(rows.bucket - held_out) / (1.0 - held_out) < ASIDE]
+    return [(rows.bucket - held_out) / (1.0 - held_out) < CONFIG.aside]
 
 
 def _choices(rows: Rows, gpu: Gpu) -> list[TensorRates]:
     plain = _fit_formula(rows, gpu)
-    return [plain, *(_corrected(rows, gpu, plain, alpha) for alpha in ALPHAS)]
+    return [plain, *(_corrected(rows, gpu, plain, alpha) for alpha in CONFIG.alphas)]
 
 
 def seconds_of(rows: Rows, rates: TensorRates, gpu: Gpu) -> Floats:
@@ -165,7 +164,7 @@ def seconds_of(rows: Rows, rates: TensorRates, gpu: Gpu) -> Floats:
 
 
 def _fit_formula(rows: Rows, gpu: Gpu) -> TensorRates:
-    some, numbers = rows.drawn(FORMULA_ROWS), calibration.form("tensor")
+    some, numbers = rows.drawn(CONFIG.formula_rows), calibration.form("tensor")
 
     def rates(found: Mapping[object, float]) -> TensorRates:
         plain: dict[str, Any] = {name: found[name] for name in NUMBERS}
@@ -175,7 +174,7 @@ def _fit_formula(rows: Rows, gpu: Gpu) -> TensorRates:
 
     names: tuple[object, ...] = (*numbers.start, *SHAPES)
     tiles = [tile.efficiency for tile in TENSOR_TILES[: len(SHAPES)]]
-    low, high = np.log(EFFICIENCIES)
+    low, high = np.log(CONFIG.efficiencies)
     found = fit_named(
         lambda found: seconds_of(some, rates(found), gpu),
         names,
@@ -191,7 +190,7 @@ def _fit_formula(rows: Rows, gpu: Gpu) -> TensorRates:
 def _corrected(rows: Rows, gpu: Gpu, plain: TensorRates, alpha: float) -> TensorRates:
     model_s = seconds_of(rows, plain, gpu)
     features = features_of(tables.sizes_of(rows), model_s)[:-1]
-    trees = calibration.fit_correction(features, model_s, rows.seconds, alpha=alpha, **TREES)
+    trees = calibration.fit_correction(features, model_s, rows.seconds, alpha=alpha, **CONFIG.trees)
     return replace(plain, correction=trees)
 
 
@@ -203,15 +202,6 @@ def _rates_table(rates: TensorRates) -> dict[str, Any]:
     if rates.correction is not None:
         table["correction"] = calibration.tree_table(rates.correction, digits=6)
     return table
-
-
-BAND_ROWS = 300
-"""Rows of each kernel that give an interval, evenly spaced."""
-
-LARGE, FEWEST = 4096, 3
-"""Least side of products that show sustained rates, and how many of them a GPU must have."""
-
-KINDS = ("bf16", "fp8", "int8", "fp4")
 
 
 @dataclass(frozen=True)
@@ -243,7 +233,7 @@ class SustainedLine:
 def fit_sustained_peaks(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the line, the vendors' factors and the intervals."""
     every = tables.read_tensor_rows(reference, tables.PRODUCERS)
-    tensor = [rows for rows in every if rows.dtype in KINDS]
+    tensor = [rows for rows in every if rows.dtype in CONFIG.kinds]
     scalar = [r for r in fp32.read_rows(reference) if r.kernel == "linear"]
     scalar = [r for r in scalar if load_gpu(r.gpu).vendor == "amd"]
     points = points_of([*tensor, *scalar])
@@ -276,7 +266,7 @@ def _band(parts: Sequence[Rows], others: Mapping[str, SustainedLine]) -> Band:
         architecture = load_gpu(rows.gpu).architecture
         if architecture in others:
             seen.add(architecture)
-            some = rows.thinned(BAND_ROWS)
+            some = rows.thinned(CONFIG.band_rows)
             pairs.append((sheet_seconds(some, others[architecture]), some.seconds))
     predicted_s, measured_s = map(np.concatenate, zip(*pairs, strict=True))
     return band_of(predicted_s, measured_s, widen=1.0 + 1.0 / len(seen))
@@ -288,8 +278,8 @@ def points_of(parts: Sequence[Rows]) -> list[Point]:
     for part in parts:
         gpu, dtype = load_gpu(part.gpu), part.operator.dtype
         m, n, k, batch = np.broadcast_arrays(*sizes_of(part.operator), part.seconds)[:4]
-        large = np.minimum(np.minimum(m, n), k) >= LARGE
-        if np.count_nonzero(large) >= FEWEST:
+        large = np.minimum(np.minimum(m, n), k) >= CONFIG.large
+        if np.count_nonzero(large) >= CONFIG.fewest:
             reached = (2.0 * m * n * k * batch / part.seconds)[large] / gpu.peak(dtype)
             asked = math.log(flops_per_j(gpu, dtype))
             place = gpu.vendor, gpu.architecture, dtype

@@ -23,8 +23,9 @@ from lab.fits.driver import Calibration, declared
 from lab.fits.kernels import fused_kernels, tensor_cores
 from lab.fits.methods import grouped, interval
 from lab.tables import kernels as tables
-from lab.tables.rows import Floats, Rows
+from lab.tables.rows import Floats, Record, Rows
 from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.core.folder import read_toml
 from simulators.evidence import transfer as transfers
 from simulators.evidence.default_rates import identity_of
 from simulators.evidence.intervals import WIDEST, Band
@@ -42,11 +43,8 @@ from simulators.kernels.families.family import EIGHT_BITS, entry_from, multiplie
 from simulators.kernels.levels import measured_rates, substitute_kinds, zero_shot_profile
 from simulators.kernels.price import price, roofline_s
 
-GPUS = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "gb200", "rtx_pro_6000")
-"""GPUs whose kernels are priced with numbers of other GPUs."""
+CONFIG = Record(read_toml(Path(__file__).with_suffix(".toml")))
 
-TRIAL_ROWS, FEWEST_ROWS = 300, 20
-"""Most rows of a trial, evenly spaced, and least held-out rows of a kernel."""
 
 N = TypeVar("N")
 Look = Callable[[str, str, str], N | None]
@@ -86,7 +84,7 @@ class Trial:
         return self.rows.gpu, self.rows.framework, self.family
 
 
-def trials(reference: Path, gpus: Sequence[str] = GPUS) -> list[Trial]:
+def trials(reference: Path, gpus: Sequence[str] = CONFIG.gpus) -> list[Trial]:
     """Return all trials of some GPUs, in the order of a lookup."""
     fused = [
         fused_kernels.by_library(part)
@@ -105,8 +103,8 @@ def trials(reference: Path, gpus: Sequence[str] = GPUS) -> list[Trial]:
 
 def _thinned(parts: Iterable[Rows]) -> Iterator[Rows]:
     for part in parts:
-        if np.count_nonzero(part.held_out) >= FEWEST_ROWS:
-            yield part.where(part.held_out).thinned(TRIAL_ROWS)
+        if np.count_nonzero(part.held_out) >= CONFIG.fewest_rows:
+            yield part.where(part.held_out).thinned(CONFIG.trial_rows)
 
 
 def _fused_trials(rows: Rows) -> Iterator[Trial]:
@@ -173,14 +171,6 @@ def formats_of(rows: Rows) -> tuple[str, ...]:
         dtype, kv_dtype = rows.dtype.split("_")
         return attention.stand_in_formats(dtype, kv_dtype)
     return (rows.dtype,)
-
-
-SIGMAS = 0.5
-"""Intervals are widened by 1 + SIGMAS / n for n pairs: with GPUs, architectures or frameworks left
-out the interval score of 0.5 is less than that of 1."""
-
-MUCH_LESS = 0.9
-"""Trees transfer unless the error without them is below this part of the error with them."""
 
 
 def fit_transferred_kernels(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
@@ -253,14 +243,14 @@ def _cost(some: Sequence[Trial]) -> TransferError:
     if all(t.whole or t.transfer.relation in (OWN, transfers.ARCHITECTURE) for t in some):
         return whole
     plain = _cost_of_pairs([trial for trial in some if not trial.whole], whole=False)
-    return plain if plain.error < MUCH_LESS * whole.error else whole
+    return plain if plain.error < CONFIG.much_less * whole.error else whole
 
 
 def _cost_of_pairs(some: Sequence[Trial], *, whole: bool) -> TransferError:
     groups = [_pair(trial) for trial in some for _ in trial.log_ratio]
     ratio = np.concatenate([trial.log_ratio for trial in some])
     pairs = [np.concatenate([t.log_ratio for t in of]) for of in grouped(some, _pair).values()]
-    lo, hi = interval(np.exp(ratio), groups, widen=1.0 + SIGMAS / len(pairs))
+    lo, hi = interval(np.exp(ratio), groups, widen=1.0 + CONFIG.sigmas / len(pairs))
     error = float(np.exp(np.mean([np.log(np.mean(np.abs(of_pair))) for of_pair in pairs])))
     return TransferError(error, lo, hi, whole)
 
