@@ -240,7 +240,6 @@ MOST_BUCKETS = 256
 READS = (CALIBRATION,)
 """Files that every pass depends on, besides the files of kernels and collectives."""
 
-NS = 1e9
 PASSES = 3.0
 """FLOPs of a training step over its forward pass: each product has two gradients."""
 
@@ -446,7 +445,5 @@ def _exposed_s(job: GraphJob, parameters: float, backward_s: float) -> tuple[flo
     bucket = collective_time(
         "all_reduce", size / count, ranks=job.replicas, gpu=job.gpu, cluster=job.cluster
     )
-    compute_ns = round(backward_s * NS / count)
-    send_ns = round(float(bucket.time_s) * NS)
-    end_ns = max(compute_ns + count * send_ns, count * compute_ns + send_ns)
-    return (end_ns - count * compute_ns) / NS, int(bucket.level)
+    compute_s, send_s = backward_s / count, float(bucket.time_s)
+    return max(count * send_s - (count - 1) * compute_s, send_s), int(bucket.level)
