@@ -136,7 +136,7 @@ class Codesign(Serving):
     """The simulator of hardware designs under a serving workload."""
 
     name: str = "codesign"
-    version: int = 6
+    version: int = 7
     point: type = CodesignPoint
     metrics: type = CodesignMetrics
 

@@ -362,7 +362,7 @@ class Kernels:
     """The kernel simulator."""
 
     name: str = "kernels"
-    version: int = 15
+    version: int = 16
     point: type = KernelPoint
     metrics: type = KernelMetrics
 

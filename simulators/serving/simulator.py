@@ -51,7 +51,7 @@ class Serving:
     """The serving simulator: its point, metrics, bounds, costs and explanations."""
 
     name: str = "serving"
-    version: int = 17
+    version: int = 18
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts
