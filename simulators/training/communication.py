@@ -189,11 +189,11 @@ def exchange(job: Job, plans: Plans) -> Exchange:
     for copies, shards in sorted(set(zip(held_by.tolist(), plans.shards.tolist(), strict=True))):
         rows = (held_by == copies) & (plans.shards == shards)
         mine = plans.where(rows)
-        found[:, rows] += _of_copies(job, mine, held.first[rows], copies, shards)
+        found[:, rows] += _of_copies(job, mine, held.shared[0][rows], copies, shards)
         if job.model.experts:
             ranks = job.tp / (job.ep * job.expert_tp)
             copies, shards = (max(1, int(number * ranks)) for number in (copies, shards))
-            found[:, rows] += _of_copies(job, mine, held.first_experts[rows], copies, shards)
+            found[:, rows] += _of_copies(job, mine, held.experts[0][rows], copies, shards)
     gradients_s, weights_s, gather_s, scatter_s = found
     updated = optimized_weights(job, plans, held) * job.trained_share
     reads, writes = ADAM_NUMBERS
@@ -208,7 +208,7 @@ def exchange(job: Job, plans: Plans) -> Exchange:
         optimizer_s=np.where(plans.offloads > 0, 0.0, on_gpu_s),
         host_s=host_s,
         to_host_s=to_host_s,
-        compressing_s=_compressing_s(job, plans, held.first + held.first_experts),
+        compressing_s=_compressing_s(job, plans, held.shared[0] + held.experts[0]),
     )
 
 

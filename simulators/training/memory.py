@@ -62,12 +62,10 @@ class RankMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """Number of weights on one rank of the first and of the last stage."""
+    """Number of weights on one rank: a row for the first stage, and one for the last."""
 
-    first: Floats
-    last: Floats
-    first_experts: Floats  # routed experts, which are distributed over data ranks
-    last_experts: Floats
+    shared: Floats  # all but routed experts
+    experts: Floats  # routed experts, which are distributed over data ranks
 
 
 def parameters(job: Job, plans: Plans) -> Parameters:
@@ -82,25 +80,19 @@ def parameters(job: Job, plans: Plans) -> Parameters:
     assert layout.tp == job.tp
     dense_layers = model.layers - model.expert_layers
     stage = np.ceil(model.layers / plans.pp)
-    first_dense = np.minimum(dense_layers, stage)
-    last_dense = np.maximum(0.0, dense_layers - (model.layers - stage))
+    after_first = np.maximum(0.0, dense_layers - (model.layers - stage))
+    dense = np.stack([np.minimum(dense_layers, stage), after_first])
     whole = _has_both_ends(plans)
     untied = 0.0 if model.tied_embeddings else 1.0
-
-    def held(dense: Floats) -> Floats:
-        return np.asarray(stage * dense_layer + dense * ffn + (stage - dense) * (shared + router))
-
     head = model.vocab * model.hidden / job.tp + model.norm_parameters
-    first_ends = table + np.where(whole, untied * head, 0.0)
-    last_ends = head + np.where(whole, untied * table, 0.0)
-    first, last = held(first_dense) + first_ends, held(last_dense) + last_ends
-    first_experts, last_experts = (stage - first_dense) * routed, (stage - last_dense) * routed
+    ends = ((table, head), (head, table))
+    held = stage * dense_layer + dense * ffn + (stage - dense) * (shared + router)
+    held = held + [own + np.where(whole, untied * other, 0.0) for own, other in ends]
+    experts = (stage - dense) * routed
     twice = plans.models > 1  # either end of the pipeline has both stages
     return Parameters(
-        first=np.where(twice, first + last, first),
-        last=np.where(twice, first + last, last),
-        first_experts=np.where(twice, first_experts + last_experts, first_experts),
-        last_experts=np.where(twice, first_experts + last_experts, last_experts),
+        shared=np.where(twice, held.sum(axis=0), held),
+        experts=np.where(twice, experts.sum(axis=0), experts),
     )
 
 
@@ -165,31 +157,25 @@ def rank_memory(job: Job, plans: Plans) -> RankMemory:
     logits = predicted * model.vocab / job.tp * (BYTES["bf16"] + BYTES["fp32"])
     again = _recomputed_bytes(job, plans, layer)
     on_gpu = 1.0 - plans.offloads
-    first_kept, last_kept = kept_chunks(plans), np.minimum(plans.chunks, plans.micro_batches)
-
-    def of(dense: Floats, experts: Floats, kept: Floats, more: Floats) -> dict[str, Floats]:
-        def bytes_of(each: float, level: int) -> Floats:
-            shared = plans.zero >= level
-            whole = dense / np.where(shared, ranks, 1.0)
-            return np.asarray(each * (whole + experts / np.where(shared, expert_ranks, 1.0)))
-
-        gradients = bytes_of(BYTES["fp32"] * job.trained_share, 2)
-        return {
-            "weights": bytes_of(BYTES["bf16"], 3),
-            "gradients": np.where(plans.zero >= SHARED_GRADIENTS, on_gpu, 1.0) * gradients,
-            "states": on_gpu * bytes_of(STATES_BYTES * job.trained_share, 1),
-            "activations": kept * stage * layer,
-            "workspace": again + more,
-        }
-
+    kept = np.stack([kept_chunks(plans), np.minimum(plans.chunks, plans.micro_batches)])
     has_loss = _has_both_ends(plans) | (plans.models > 1)
-    on_first = weights.first, weights.first_experts
-    on_last = weights.last, weights.last_experts
-    first = of(*on_first, first_kept, np.where(has_loss, logits, 0.0))
-    last = of(*on_last, last_kept.astype(np.float64), logits)
-    is_first = sum(first.values()) >= sum(last.values())
-    columns = {name: np.where(is_first, first[name], last[name]) for name in first}
-    return RankMemory(is_first=np.asarray(is_first), **columns)
+
+    def bytes_of(each: float, level: int) -> Floats:
+        is_shared = plans.zero >= level
+        whole = weights.shared / np.where(is_shared, ranks, 1.0)
+        return np.asarray(each * (whole + weights.experts / np.where(is_shared, expert_ranks, 1.0)))
+
+    gradients = bytes_of(BYTES["fp32"] * job.trained_share, 2)
+    both = {
+        "weights": bytes_of(BYTES["bf16"], 3),
+        "gradients": np.where(plans.zero >= SHARED_GRADIENTS, on_gpu, 1.0) * gradients,
+        "states": on_gpu * bytes_of(STATES_BYTES * job.trained_share, 1),
+        "activations": kept * stage * layer,
+        "workspace": again + np.stack([np.where(has_loss, logits, 0.0), logits]),
+    }
+    first, last = sum(both.values(), start=np.zeros(()))
+    columns = {name: np.where(first >= last, *column) for name, column in both.items()}
+    return RankMemory(is_first=np.asarray(first >= last), **columns)
 
 
 def host_bytes(job: Job, plans: Plans) -> Floats:
@@ -204,8 +190,8 @@ def optimized_weights(job: Job, plans: Plans, held: Parameters) -> Floats:
     """Return the number of weights of a first-stage rank's share of the optimizer states."""
     is_shared = plans.zero >= 1
     expert_ranks = np.maximum(1.0, plans.shards * job.tp / (job.ep * job.expert_tp))
-    mine = held.first / np.where(is_shared, plans.shards, 1.0)
-    return np.asarray(mine + held.first_experts / np.where(is_shared, expert_ranks, 1.0))
+    mine = held.shared[0] / np.where(is_shared, plans.shards, 1.0)
+    return np.asarray(mine + held.experts[0] / np.where(is_shared, expert_ranks, 1.0))
 
 
 def _recomputed_bytes(job: Job, plans: Plans, layer: Floats) -> Floats:
