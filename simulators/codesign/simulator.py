@@ -183,7 +183,7 @@ class Codesign(Serving):
         return super().explain(served(point))
 
 
-ARRAY_S = 0.15
+ARRAY_S = 0.2
 """Typical CPU time of the tables of one array and shard of a model."""
 
 SIMULATOR = Codesign()

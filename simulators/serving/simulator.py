@@ -197,7 +197,7 @@ class Serving:
 
 USUAL_ROUTER = "round_robin"
 
-PER_REQUEST_S = 4e-6
+PER_REQUEST_S = 5e-6
 """Typical CPU time of a request of 200 output tokens."""
 
 STEADY_STATE_S = 15e-6

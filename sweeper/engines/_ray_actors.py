@@ -238,7 +238,13 @@ class ActorPool(WorkerPool):
         self._misses = 0  # checks in a row at which the head did not answer
 
     def spawn(self, name: str) -> Actor:
-        """Return a new actor, which starts once a CPU is free."""
+        """Return a new actor, which starts once a CPU is free.
+
+        Raises:
+            UserError: the head does not answer: Ray's call would never return.
+        """
+        if not self.has_head():
+            raise _lost_cluster("the head of the cluster does not answer")
         return Actor(name.replace("worker", "actor"), self.has_head)
 
     def wait(self, workers: Sequence[Actor], seconds: float) -> list[Actor]:
