@@ -95,7 +95,7 @@ def output_id(req: int, place: int) -> int:
     return ((2 * req + 1) << 20) + place
 
 
-class Engine:
+class ReplayedEngine:
     """The engine core's loop around vLLM's scheduler."""
 
     def __init__(self, job: dict[str, Any]) -> None:
@@ -186,7 +186,7 @@ class Engine:
             self.core.add_request(request)
 
     def form(self) -> tuple[Any, float, dict[str, int]]:
-        """Schedule a batch; return it, its end, and the drafts of requests that get a token."""
+        """Schedule a batch; return the batch, its end, and drafts by request that gets tokens."""
         core = self.core
         output = core.schedule()
         for key, request in core.requests.items():
@@ -229,7 +229,7 @@ class Engine:
         return output, end_s, due
 
     def finish(self, output: Any, due: dict[str, int]) -> None:
-        """Give each request that is due its tokens, and release what follows ended requests."""
+        """Give tokens to the requests that are due, and send the successors of ended requests."""
         core, keys = self.core, list(output.num_scheduled_tokens)
         sampled = []
         for key in keys:
@@ -261,7 +261,7 @@ class Engine:
             core.update_draft_token_ids(DraftTokenIds(alive, drafts))
 
     def release_after(self, req: int) -> None:
-        """Send the request that waits for the end of another one."""
+        """Send the next request of a session or client."""
         follower = self.followers.get(req)
         if follower is None and self.unreleased:
             follower = self.unreleased.popleft()
@@ -272,4 +272,4 @@ class Engine:
 
 if __name__ == "__main__":
     jobs = json.loads(Path(sys.argv[1]).read_text())
-    Path(sys.argv[2]).write_text(json.dumps([Engine(job).run() for job in jobs]))
+    Path(sys.argv[2]).write_text(json.dumps([ReplayedEngine(job).run() for job in jobs]))
