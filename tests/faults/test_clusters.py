@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.ray, needs_namespaces, pytest.mark.t
 
 
 def check_rows(folder: Path) -> None:
-    """Check that every point has exactly one row, equal to that of an undisturbed sweep."""
+    """Check that every point has one row, equal to the row of an undisturbed sweep."""
     found = rows(folder)
     assert found["n"].to_list() == list(range(200))
     assert set(found["status"]) == {"ok"}
