@@ -24,7 +24,6 @@ time).
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +35,8 @@ from simulators.catalog.gpu import Gpu, base_gpu, load_gpu
 from simulators.catalog.model import LanguageModel
 from simulators.composition.replica import Replica
 from simulators.core.calibration import read_calibration
-from simulators.kernels.price import flops, is_timed_as_layer
+from simulators.core.folder import once
+from simulators.kernels.price import flops, is_fitted
 from simulators.workload.operators import (
     Attention,
     Column,
@@ -72,11 +72,9 @@ def inside_others(operators: Sequence[Compute], replica: Replica) -> Sequence[st
     if replica.is_fused and asked and layout.tp > 1 and layout.attention_dp == 1:
         inside = (*inside, *RESIDUAL_NORMS)  # in the all-reduce after each block
     experts = next((one for one in operators if isinstance(one, GroupedGemm)), None)
-    if experts is None or not is_timed_as_layer(
-        experts, replica.gpu, replica.library, replica.level
-    ):
+    if experts is None or not is_fitted(experts, replica.gpu, replica.library, replica.level):
         return inside
-    return (*inside, *AROUND_EXPERTS)
+    return (*inside, *AROUND_EXPERTS)  # measured layers include these
 
 
 def quantised_apart(operators: Sequence[Compute], replica: Replica) -> tuple[Compute, ...]:
@@ -208,8 +206,6 @@ def throttled_s(operator: Compute, gpu: Gpu, share: float) -> Column:
     return share * np.asarray(flops(operator), np.float64) / gpu.peak(operator.dtype)
 
 
-@functools.cache
 def _calibration() -> dict[str, float]:
-    """Return the fitted slowdowns by GPU."""
-    content: dict[str, dict[str, float]] = read_calibration(CLOCKS_CALIBRATION)
-    return content["slowdown"]
+    fitted: dict[str, float] = once(read_calibration, CLOCKS_CALIBRATION)["slowdown"]
+    return fitted

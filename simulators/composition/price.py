@@ -377,11 +377,8 @@ class Layers:
         Raises:
             Infeasible: the parallelism does not fit the model.
         """
-        replica, model, layout = (
-            self.replica,
-            self.replica.model,
-            replace(self.replica.layout, pp=pp),
-        )
+        replica, model = self.replica, self.replica.model
+        layout = replace(replica.layout, pp=pp)
         check_layout(model, layout)
         part = stage_of(model, layout, stage)
         sent = [] if part.has_head else [self._send(layout)]

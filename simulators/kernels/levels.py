@@ -87,11 +87,8 @@ TENSOR_SPEEDUP = 3.0
 """A precision with at least this ratio to the fp32 rate runs on matrix units; fp16 on a P100 (2x)
 does not. GPUs with a tf32 rate have matrix units at any ratio (2x on GeForce)."""
 
-RATES, LATENCIES = (
-    ("compute", "bandwidth", "load_bytes_per_clock"),
-    ("start_s", "step_s", "split_s"),
-)
-NUMBERS = (*RATES, "tail", "prologue", *LATENCIES)
+RATES = ("compute", "bandwidth", "load_bytes_per_clock")
+NUMBERS = (*RATES, "tail", "prologue", "start_s", "step_s", "split_s")
 
 MEASURED = {
     "bf16": ("bf16", "bf16"),
@@ -362,19 +359,20 @@ def zero_shot_profile(
         profile,
         level="zero_shot",
         gemm=gemm,
-        vector={label: _averaged(rates, label, kin) for label, rates in profile.vector.items()},
-        reduction={
-            label: _averaged(rates, label, kin) for label, rates in profile.reduction.items()
-        },
+        vector=_averaged(profile.vector, kin),
+        reduction=_averaged(profile.reduction, kin),
         bands=bands_by_sheet([other.name for other in others]),
     )
 
 
-def _averaged(rates: V, label: str, kin: Sequence[MeasuredGpu]) -> V:
+def _averaged(rates: Mapping[str, V], kin: Sequence[MeasuredGpu]) -> dict[str, V]:
     """Return rates in which every number is the mean over GPUs."""
-    names = [name for name in rates.__dataclass_fields__ if name != "calibrated"]
-    numbers: Any = {name: mean_of(label, name, kin, getattr(rates, name)) for name in names}
-    return replace(rates, **numbers, calibrated=False)
+    found = {}
+    for label, own in rates.items():
+        known = {name: value for name, value in vars(own).items() if name != "calibrated"}
+        means: Any = {name: mean_of(label, name, kin, value) for name, value in known.items()}
+        found[label] = replace(own, **means, calibrated=False)
+    return found
 
 
 def profile_from(content: Table, under: Profile, otherwise: Profile | None = None) -> Profile:

@@ -52,6 +52,7 @@ FAMILIES: dict[type, OperatorFamily[Any]] = {
     operators.Convolution: gemm.CONVOLUTION,
     **dict.fromkeys(auxiliary_kernels.WORK, auxiliary_kernels.AUXILIARY),
 }
+padded_flops = attention.padded_flops
 
 LARGE_LAUNCH, LARGE_CACHE, SMALL_CACHE = 1 << 12, 16, 1024
 """Numbers in a large launch; cached prices of large launches and of small launches."""
@@ -172,11 +173,6 @@ def flops(operator: Compute) -> Floats:
     return FAMILIES[type(operator)].flops(operator)
 
 
-def padded_flops(one: Attention) -> Floats:
-    """Return the FLOPs of attention on matrix units, padding included."""
-    return attention.padded_flops(one)
-
-
 def moved_bytes(operator: Compute) -> Floats:
     """Return the least memory traffic of an operator in bytes: inputs and outputs once."""
     return FAMILIES[type(operator)].moved_bytes(operator)
@@ -185,16 +181,6 @@ def moved_bytes(operator: Compute) -> Floats:
 def roofline_s(operator: Compute, gpu: Gpu) -> Floats:
     """Return the roofline in seconds: the least time that the data sheet allows."""
     return FAMILIES[type(operator)].roofline_s(operator, gpu)
-
-
-def is_timed_as_layer(grouped: GroupedGemm, gpu: Gpu, framework: str, level: str = BEST) -> bool:
-    """Return whether the time of experts is a share of a measured layer.
-
-    Such a time includes gathering the rows, the activation and the weighted sum.
-    """
-    if not gpu.validated:
-        return False
-    return experts.entry_for(grouped, gpu, profile_of(gpu, level, framework)) is not None
 
 
 def warm_up() -> None:

@@ -46,14 +46,16 @@ def distinct(shares: Floats, requests: Floats) -> Floats:
     return np.asarray((1.0 - (1.0 - shares) ** requests[..., None]).sum(axis=-1))
 
 
-def missing_share(shares: Floats, kept: int) -> float:
+@functools.lru_cache(maxsize=1024)
+def missing_share(adapters: int, zipf: float, kept: int) -> float:
     """Return the share of requests whose adapter is not cached on the GPU.
 
-    >>> missing_share(popularity(4, 0.0), 4), round(missing_share(popularity(4, 0.0), 1), 3)
+    >>> missing_share(4, 0.0, 4), round(missing_share(4, 0.0, 1), 3)
     (0.0, 0.75)
     """
-    if kept >= shares.size:
+    if kept >= adapters:
         return 0.0
+    shares = popularity(adapters, zipf)
     low, high = 0.0, 1.0 / float(shares.min()) * shares.size * 64.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2.0
@@ -95,8 +97,8 @@ def fleet_of(point: ServingPoint, hardware: Hardware) -> AdapterSet | None:
         return None
     replica = hardware.replica
     _check(point, replica)
-    most, kept = max_distinct(point), slots_of(point)
-    missing = _missing(point.lora.adapters, point.lora.zipf, kept)
+    kept, most = slots_of(point), min(point.lora.adapters, point.max_batch)
+    missing = missing_share(point.lora.adapters, point.lora.zipf, kept)
     if point.lora.slots and kept < most:
         raise Infeasible(
             "adapter_slots_below_batch", f"a batch may use {most} adapters; slots: {kept}"
@@ -120,11 +122,6 @@ def fleet_of(point: ServingPoint, hardware: Hardware) -> AdapterSet | None:
     )
 
 
-def max_distinct(point: ServingPoint) -> int:
-    """Return the largest number of distinct adapters in a batch."""
-    return min(point.lora.adapters, point.max_batch)
-
-
 def slots_of(point: ServingPoint) -> int:
     """Return the number of adapters on the GPU: `lora.slots`, or the adapters of a full batch.
 
@@ -135,7 +132,7 @@ def slots_of(point: ServingPoint) -> int:
     >>> slots_of(ServingPoint("llama3_1_8b", "h100_sxm", max_batch=128, lora=LoraConfig(200)))
     128
     """
-    most = max_distinct(point)
+    most = min(point.lora.adapters, point.max_batch)
     if point.lora.kernels == BY_TOKEN and not point.lora.slots:
         shares = popularity(point.lora.adapters, point.lora.zipf)
         mean = float(distinct(shares, np.array([float(most)]))[0])
@@ -143,14 +140,7 @@ def slots_of(point: ServingPoint) -> int:
     return min(point.lora.slots or most, point.lora.adapters)
 
 
-@functools.lru_cache(maxsize=1024)
-def _missing(adapters: int, zipf: float, kept: int) -> float:
-    """Return the cached result of `missing_share`."""
-    return missing_share(popularity(adapters, zipf), kept)
-
-
 def _check(point: ServingPoint, replica: Replica) -> None:
-    """Raise `Infeasible` for options that are not modelled together with adapters."""
     if point.speculation.method != NOTHING and point.speculation.num_draft_tokens:
         raise Infeasible("adapters_with_drafts")
     if point.iteration_table or replica.accelerator:

@@ -174,17 +174,21 @@ def deployment_of(
         (point.colocation.time_share, point.colocation.power_share),
         (point.power.clock_hz, point.power.limit_w),
     )
-    usd = point.usd_per_gpu_hour
-    if usd is None:
-        prices = load_prices(point.prices)
-        usd = prices.usd_per_gpu_hour(sheet) if prices.quote(sheet) else None
     return Deployment(
         hardware=hardware,
         gpus=layout.gpus * point.replicas,
-        usd_per_gpu_hour=usd,
+        usd_per_gpu_hour=usd_per_gpu_hour_of(point),
         flops_per_token=2.0 * model.active_parameters,
         peak_flops=hardware.replica.gpu.peak(precision(point.dtype).compute),
     )
+
+
+def usd_per_gpu_hour_of(point: ServingPoint) -> float | None:
+    """Return the price of a GPU-hour: the point's own, or the listed one; None if unknown."""
+    if point.usd_per_gpu_hour is not None:
+        return point.usd_per_gpu_hour
+    prices, gpu = load_prices(point.prices), load_gpu(point.gpu)
+    return prices.usd_per_gpu_hour(gpu) if prices.quote(gpu) else None
 
 
 def pools_of(point: ServingPoint) -> tuple[ServingPoint, ...]:
@@ -198,14 +202,12 @@ def pools_of(point: ServingPoint) -> tuple[ServingPoint, ...]:
     >>> [(pool.tp, pool.replicas) for pool in pools_of(both)]
     [(1, 1), (2, 2)]
     """
-    if not point.pools.prefill_gpus and not point.pools.decode_gpus:
-        return (point,)
-    if not point.pools.prefill_gpus or not point.pools.decode_gpus:
-        raise Infeasible(
-            "one_pool_without_the_other",
-            f"prefill_gpus {point.pools.prefill_gpus}, decode_gpus {point.pools.decode_gpus}",
-        )
     asked = point.pools
+    if not asked.prefill_gpus and not asked.decode_gpus:
+        return (point,)
+    if not asked.prefill_gpus or not asked.decode_gpus:
+        gpus = f"prefill_gpus {asked.prefill_gpus}, decode_gpus {asked.decode_gpus}"
+        raise Infeasible("one_pool_without_the_other", gpus)
     return (
         _pool(point, "prefill", asked.prefill_gpus, asked.prefill_tp, point.gpu),
         _pool(point, "decode", asked.decode_gpus, asked.decode_tp, asked.decode_gpu),

@@ -54,15 +54,6 @@ def kinds_of(batch: pa.RecordBatch, alike: Sequence[str]) -> Ints:
     return numbered
 
 
-def groups_of(kinds: Ints) -> list[Ints]:
-    """Return the row indices of each group, given group numbers from 0.
-
-    >>> [rows.tolist() for rows in groups_of(np.array([0, 1, 0]))]
-    [[0, 2], [1]]
-    """
-    return np.split(np.argsort(kinds, kind="stable"), np.cumsum(np.bincount(kinds))[:-1])
-
-
 def rows_of(columns: C, rows: Ints) -> C:
     """Return some rows of a dataclass of columns, including nested dataclasses."""
     parts: dict[str, Any] = {

@@ -32,16 +32,15 @@ from numpy.typing import NDArray
 
 from simulators.catalog.gpu import load_gpu, mig_slice
 from simulators.catalog.model import load_model
-from simulators.catalog.price import load_prices
 from simulators.composition.price import Iteration, iteration
 from simulators.composition.replica import NOTHING
-from simulators.core.columns import batch_of, which
+from simulators.core.columns import alike, batch_of, which
 from simulators.core.errors import Infeasible
 from simulators.core.fields import point_from, updated, values_of
 from simulators.core.jit import Floats
 from simulators.kernels.price import moved_bytes
 from simulators.serving.answer.metrics import ServingMetrics
-from simulators.serving.deployment import deployment_of
+from simulators.serving.deployment import deployment_of, usd_per_gpu_hour_of
 from simulators.serving.engine.limits import load_scheduler
 from simulators.serving.point import (
     ANALYTIC,
@@ -57,7 +56,6 @@ from simulators.serving.point import (
     ColocationConfig,
     ServingPoint,
 )
-from simulators.serving.row_groups import kinds_of
 from simulators.serving.steady.design import EVENT_ONLY, lengths_of
 from simulators.workload.llm.memory import weight_bytes
 from simulators.workload.llm.step import decode_step, prefill_step
@@ -133,7 +131,7 @@ def analytic_point(point: ServingPoint) -> ServingPoint:
     usual = {name: value for name, value in EVENT_ONLY.items() if name != "ep"}
     known = updated(point, {**usual, "fidelity": ANALYTIC, "usd_per_gpu_hour": None, "seed": 0})
     if known.arrivals.process in MODULATED:
-        known = replace(known, arrivals=replace(known.arrivals, process=POISSON))
+        known = updated(known, {"arrivals.process": POISSON})
     policy = load_scheduler(known.scheduler)
     has_closed_form = policy.chunked or policy.prefill_first
     return known if has_closed_form else replace(known, scheduler=DEFAULT_SCHEDULER)
@@ -225,21 +223,16 @@ def as_partition(point: ServingPoint, steady_state: SteadyStateFunction) -> Serv
         return point
     _check(point)
     if point.colocation.sharing == MIG:
-        return _on_mig_slice(point)
-    tenants = _tenants(point)
-    others = _neighbour_loads(point, tenants, steady_state)
-    part = _partition(point.colocation.sharing, tenants, 0, others)
-    own, usd = tenants[0].point, _usd_per_gpu_hour(point)
-    if point.colocation.kv_pool == ONE_POOL and point.colocation.interference != UPPER:
-        own = _with_shared_kv_pool(point, tenants, others)
-    usd = None if usd is None else usd * price_share(point)
-    own = replace(
-        own,
-        colocation=replace(
-            own.colocation, power_share=own.colocation.power_share * price_share(point)
-        ),
-    )
-    return _on_partition(own, part, own.memory_fraction, usd)
+        own, part = _on_mig_slice(point)
+    else:
+        tenants = _tenants(point)
+        others = _neighbour_loads(point, tenants, steady_state)
+        own, part = tenants[0].point, _partition(point.colocation.sharing, tenants, 0, others)
+        if point.colocation.kv_pool == ONE_POOL and point.colocation.interference != UPPER:
+            own = _with_shared_kv_pool(point, tenants, others)
+    usd, share = usd_per_gpu_hour_of(point), price_share(point)
+    own = _on_partition(own, part, None if usd is None else usd * share)
+    return updated(own, {"colocation.power_share": own.colocation.power_share * share})
 
 
 def price_share(point: ServingPoint) -> float:
@@ -248,16 +241,15 @@ def price_share(point: ServingPoint) -> float:
     Time-sliced processes are charged evenly, MPS processes by their SM shares, and MIG slices by
     their compute share.
     """
-    if point.colocation.sharing == MIG:
-        return mig_slice(load_gpu(point.gpu), point.colocation.mig_slice).compute_share
-    if point.colocation.models == NOTHING:
+    how = point.colocation
+    if how.sharing == MIG:
+        return mig_slice(load_gpu(point.gpu), how.mig_slice).compute_share
+    if how.models == NOTHING:
         return 1.0
-    names = point.colocation.models.split("+")
-    if point.colocation.sharing == TIME_SLICE:
-        return 1.0 / (1 + len(names))
-    return point.colocation.sm_share / (
-        point.colocation.sm_share + len(names) * _share_of_others(point)
-    )
+    others = len(how.models.split("+"))
+    if how.sharing == TIME_SLICE:
+        return 1.0 / (1 + others)
+    return how.sm_share / (how.sm_share + others * _share_of_others(point))
 
 
 PRICE_SHARE_FIELDS = (
@@ -274,20 +266,14 @@ def price_shares(rows: pa.RecordBatch) -> Floats:
     """Return each row's share of a GPU's price; NaN where the GPU cannot be shared in this way."""
     if not shared_rows(rows).any():
         return np.ones(rows.num_rows)
-    names = ("gpu", *PRICE_SHARE_FIELDS)
-    kind = kinds_of(rows, names)
-    first = np.unique(kind, return_index=True)[1].tolist()
-    known = np.full(len(first), np.nan)
-    for number, row in enumerate(first):
-        fields = {name: rows.column(name)[row].as_py() for name in names}
+    shares = np.full(rows.num_rows, np.nan)
+    for where, named in alike(rows, ("gpu", *PRICE_SHARE_FIELDS)):
         with contextlib.suppress(Infeasible):
-            known[number] = price_share(point_from(ServingPoint, {"model": "", **fields}))
-    shares: Floats = known[kind]
+            shares[where] = price_share(point_from(ServingPoint, {"model": "", **named}))
     return shares
 
 
 def _check(point: ServingPoint) -> None:
-    """Raise Infeasible if a point cannot share a GPU."""
     if point.iteration_table or point.accelerator != NOTHING:
         raise Infeasible(
             "sharing_needs_composition",
@@ -317,54 +303,35 @@ def _is_default(point: ServingPoint, name: str) -> bool:
     return bool(getattr(point.colocation, name) == WITHOUT_NEIGHBOURS[f"colocation.{name}"])
 
 
-def _on_mig_slice(point: ServingPoint) -> ServingPoint:
-    """Return the point on a device of the size of its MIG slice."""
+def _on_mig_slice(point: ServingPoint) -> tuple[ServingPoint, GpuPartition]:
+    """Return the point with the memory and L2 of its MIG slice, and the slice."""
     gpu = load_gpu(point.gpu)
     profile = mig_slice(gpu, point.colocation.mig_slice)
-    usd = _usd_per_gpu_hour(point)
-    part = GpuPartition(sms=profile.sm_count / gpu.sm_count, bandwidth=profile.memory_share)
-    slice_usd = None if usd is None else usd * profile.compute_share
-    whole = point.memory_fraction * profile.memory_share
+    share = profile.memory_share
+    whole = point.memory_fraction * share
     if load_scheduler(point.scheduler).fraction_of_free:
-        whole = _memory_fraction(point, profile.memory_share * gpu.hbm_bytes, point.memory_fraction)
-    own = _on_partition(updated(point, WITHOUT_NEIGHBOURS), part, whole, slice_usd)
-    return replace(
-        own,
-        l2_scale=own.l2_scale * profile.memory_share,
-        colocation=replace(
-            own.colocation, power_share=own.colocation.power_share * profile.compute_share
-        ),
-    )
+        whole = _memory_fraction(point, share * gpu.hbm_bytes, point.memory_fraction)
+    own = updated(point, WITHOUT_NEIGHBOURS)
+    own = replace(own, memory_fraction=whole, l2_scale=own.l2_scale * share)
+    return own, GpuPartition(sms=profile.sm_count / gpu.sm_count, bandwidth=share)
 
 
-def _on_partition(
-    point: ServingPoint, part: GpuPartition, memory_fraction: float, usd: float | None
-) -> ServingPoint:
+def _on_partition(point: ServingPoint, part: GpuPartition, usd: float | None) -> ServingPoint:
     return replace(
         point,
         sm_scale=point.sm_scale * part.sms,
         bandwidth_scale=point.bandwidth_scale * part.bandwidth,
         colocation=replace(point.colocation, time_share=point.colocation.time_share * part.time),
-        memory_fraction=memory_fraction,
         usd_per_gpu_hour=usd,
     )
 
 
-def _usd_per_gpu_hour(point: ServingPoint) -> float | None:
-    if point.usd_per_gpu_hour is not None:
-        return point.usd_per_gpu_hour
-    prices, gpu = load_prices(point.prices), load_gpu(point.gpu)
-    return prices.usd_per_gpu_hour(gpu) if prices.quote(gpu) else None
-
-
 def _share_of_others(point: ServingPoint) -> float:
     """Return the share of the SMs of each other model."""
-    others = len(point.colocation.models.split("+"))
-    share = point.colocation.other_sm_share or (1.0 - point.colocation.sm_share) / others
+    own, others = point.colocation.sm_share, len(point.colocation.models.split("+"))
+    share = point.colocation.other_sm_share or (1.0 - own) / others
     if share <= 0.0:
-        raise Infeasible(
-            "no_sms_for_colocated", f"sm_share {point.colocation.sm_share:g} leaves no SMs"
-        )
+        raise Infeasible("no_sms_for_colocated", f"sm_share {own:g} leaves no SMs")
     return share
 
 
@@ -393,9 +360,7 @@ def _tenants(point: ServingPoint) -> tuple[Tenant, ...]:
 def _neighbour(own: ServingPoint, model: str, qps: float | None) -> ServingPoint:
     """Return a neighbour model on the GPUs of a point; dense models have `ep` 1."""
     ep = own.ep if load_model(model).experts else 1
-    return replace(
-        own, model=model, qps=qps, arrivals=replace(own.arrivals, process=POISSON), ep=ep
-    )
+    return updated(own, {"model": model, "qps": qps, "arrivals.process": POISSON, "ep": ep})
 
 
 def _with_shared_kv_pool(
@@ -451,10 +416,7 @@ def _equilibrium_loads(
         before = list(found)
         for i, tenant in enumerate(tenants):
             part = _partition(sharing, tenants, i, found[:i] + found[i + 1 :])
-            one = tenant.point
-            found[i] = load_on_partition(
-                _on_partition(one, part, one.memory_fraction, None), steady_state
-            )
+            found[i] = load_on_partition(_on_partition(tenant.point, part, None), steady_state)
         moved = [abs(new.busy - old.busy) for new, old in zip(found, before, strict=True)]
         if max(moved) < TOLERANCE:
             break

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from simulators.catalog.engine import engine_runtimes, reference_engine, resolve_runtime
 from simulators.catalog.price import priced_by, usd_per_gpu_hours, usd_per_mtok
 from simulators.composition.explain import explained
+from simulators.composition.price import PROBE
 from simulators.composition.replica import NOTHING
 from simulators.composition.simulator import SIMULATOR as COMPOSITION
 from simulators.core.columns import categories, evaluate_pointwise, numbers, which
@@ -37,7 +38,7 @@ from simulators.serving.engine.limits import load_router, load_scheduler
 from simulators.serving.engine.loop import run
 from simulators.serving.measured_deployments import with_intervals
 from simulators.serving.point import ANALYTIC, AUTO, DEPLOYED, ServingPoint
-from simulators.serving.prices.iteration_table import PROBE, table_price
+from simulators.serving.prices.iteration_table import table_price
 from simulators.serving.row_groups import evaluate_apart, evaluate_together, kinds_of
 from simulators.serving.run import RunCache, logged_run, run_of
 from simulators.serving.sharing import PRICE_SHARE_FIELDS, as_partition, price_shares, shared_rows

@@ -25,7 +25,7 @@ batches have the host time of an iteration too.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import accumulate, pairwise
@@ -113,11 +113,6 @@ def measured_rates(method: str) -> tuple[float, ...]:
             f"position: acceptance='0.7 0.65 0.6'. Measured: {', '.join(known)}"
         )
     return known[method]
-
-
-def odds_growth() -> float:
-    """Return the exponent by which the odds grow with the number of candidates at a position."""
-    return float(_fitted()["ranks"]["growth"])
 
 
 def times_interval() -> tuple[float, float]:
@@ -274,18 +269,17 @@ def shape_of(point: ServingPoint) -> tuple[int, tuple[float, ...]]:
         Infeasible: the method drafts no such tree.
         UserError: rates of acceptance are none.
     """
-    depth, nodes = (
-        point.speculation.num_draft_tokens,
-        point.speculation.tree_nodes or point.speculation.num_draft_tokens * point.speculation.topk,
-    )
-    rates = rates_of(point.speculation.method, point.speculation.acceptance, depth)
-    if point.speculation.topk > 1 and point.speculation.method == NGRAM:
+    config, depth = point.speculation, point.speculation.num_draft_tokens
+    nodes = config.tree_nodes or depth * config.topk
+    rates = rates_of(config.method, config.acceptance, depth)
+    if config.topk > 1 and config.method == NGRAM:
         raise Infeasible("ngram_drafts_no_tree")
-    if point.speculation.topk > 1 and point.speculation.rule == ADAPTIVE:
+    if config.topk > 1 and config.rule == ADAPTIVE:
         raise Infeasible("adaptive_drafts_are_a_chain")
-    if nodes < depth or (point.speculation.topk == 1 and nodes > depth):
+    if nodes < depth or (config.topk == 1 and nodes > depth):
         raise Infeasible("draft_nodes_do_not_fit", f"{nodes} nodes, {depth} levels")
-    shares, count = tree_survival(rates, odds_growth(), point.speculation.topk, nodes)
+    growth = float(_fitted()["ranks"]["growth"])
+    shares, count = tree_survival(rates, growth, config.topk, nodes)
     return count, shares
 
 
@@ -295,35 +289,20 @@ def _drafting_model(point: ServingPoint, target: LanguageModel) -> LanguageModel
     Raises:
         Infeasible: no draft model is named.
     """
-    if point.speculation.method == DRAFT:
-        if point.speculation.draft_model == NOTHING:
+    config = point.speculation
+    if config.method == DRAFT:
+        if config.draft_model == NOTHING:
             raise Infeasible("speculation_draft_needs_draft_model")
-        return load_model(point.speculation.draft_model)
-    if point.speculation.method == MEDUSA:
-        return outputs_alone(target, point.speculation.num_draft_tokens)
-    heads: dict[str, Callable[[LanguageModel], LanguageModel]] = {
-        EAGLE: dense_layer,
-        EAGLE3: few_outputs,
-        MTP: last_layer,
-    }
-    head = heads.get(point.speculation.method)
-    return head(target) if head else None
-
-
-def last_layer(model: LanguageModel) -> LanguageModel:
-    """Return a model with one layer like the last layer of a model (multi-token prediction)."""
-    return replace(model, name=f"{model.name} mtp", layers=1, dense_layers=0)
-
-
-def outputs_alone(model: LanguageModel, heads: int) -> LanguageModel:
-    """Return a model without layers for Medusa heads: output projections and square layers."""
-    outputs = heads * (model.vocab + model.hidden)
-    return replace(model, name=f"{model.name} heads", layers=0, dense_layers=0, vocab=outputs)
-
-
-def few_outputs(model: LanguageModel) -> LanguageModel:
-    """Return a one-layer dense model with a vocabulary of the most frequent tokens."""
-    return replace(dense_layer(model), vocab=min(model.vocab, MOST_OUTPUTS))
+        return load_model(config.draft_model)
+    if config.method == MEDUSA:  # no layers: output projections and square layers
+        outputs = config.num_draft_tokens * (target.vocab + target.hidden)
+        name = f"{target.name} heads"
+        return replace(target, name=name, layers=0, dense_layers=0, vocab=outputs)
+    if config.method == MTP:  # like the last layer
+        return replace(target, name=f"{target.name} mtp", layers=1, dense_layers=0)
+    if config.method == EAGLE3:
+        return replace(dense_layer(target), vocab=min(target.vocab, MOST_OUTPUTS))
+    return dense_layer(target) if config.method == EAGLE else None
 
 
 def dense_layer(model: LanguageModel) -> LanguageModel:

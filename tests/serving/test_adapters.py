@@ -73,7 +73,7 @@ def test_adapter_miss_rate_matches_an_lru_cache(kept: int) -> None:
             missed += 1
             del there[: max(0, len(there) - kept + 1)]
         there.append(one)
-    assert missing_share(shares, kept) == pytest.approx(missed / len(wanted), rel=0.03)
+    assert missing_share(50, 0.8, kept) == pytest.approx(missed / len(wanted), rel=0.03)
 
 
 def test_more_adapters_and_higher_ranks_are_slower() -> None:

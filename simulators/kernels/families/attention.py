@@ -40,11 +40,9 @@ vLLM's unified Triton kernel runs attention with sinks before Hopper. Its equati
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,6 +50,7 @@ import numpy as np
 from simulators.catalog.engine import kernel_choices
 from simulators.catalog.gpu import INSTRUCTION_ROWS, Gpu
 from simulators.core.calibration import read_calibration
+from simulators.core.folder import once
 from simulators.core.jit import Floats
 from simulators.evidence.intervals import Band, uniform_band
 from simulators.evidence.lookup import CALIBRATIONS
@@ -367,7 +366,7 @@ def is_unified(attention: Attention, gpu: Gpu, framework: str) -> bool:
 
 def unified_seconds(a: Attention, gpu: Gpu, numbers: Mapping[str, float] | None = None) -> Floats:
     """Return the seconds of prefill by the unified kernel, with fitted or given constants."""
-    found = numbers or _unified_calibration()["numbers"]
+    found = numbers or once(read_calibration, UNIFIED_CALIBRATION)["numbers"]
     group = np.asarray(a.heads, np.float64) / a.kv_heads
     rows = np.maximum(INSTRUCTION_ROWS, 2.0 ** np.ceil(np.log2(group)))
     together = np.floor(rows / group)  # queries
@@ -381,17 +380,8 @@ def unified_seconds(a: Attention, gpu: Gpu, numbers: Mapping[str, float] | None 
 
 def unified_band() -> Band:
     """Return the prediction interval of GPUs that were held out of the fit."""
-    ends = _unified_calibration()["ends"]
+    ends = once(read_calibration, UNIFIED_CALIBRATION)["ends"]
     return uniform_band(float(ends["lo"]), float(ends["hi"]))
-
-
-def _unified_calibration() -> Mapping[str, Any]:
-    return _read_unified(UNIFIED_CALIBRATION, UNIFIED_CALIBRATION.stat().st_mtime_ns)
-
-
-@functools.lru_cache(maxsize=4)
-def _read_unified(file: Path, _mtime_ns: int) -> Mapping[str, Any]:
-    return read_calibration(file)
 
 
 FORM_OF = {"prefill": prefill_seconds, "decode": decode_seconds, "mixed": mixed_seconds}

@@ -238,12 +238,8 @@ def _format(grouped: GroupedGemm) -> str:
     return "mxfp4" if grouped.weight_dtype == "fp4" else "w4a16"
 
 
-def _class(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> str:
-    """Return the interval class of plain products, whose rates price unmeasured experts."""
-    return _rates(grouped, gpu, profile)[0]
-
-
 def _rates(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> tuple[str, GemmRates]:
+    """Return interval class and rates of plain products, which price unmeasured experts."""
     if on_tensor_cores(gpu, grouped.dtype):
         return sheet_rates(gpu, profile, grouped.dtype)
     return "bmm", profile.gemm["bmm"]
@@ -254,6 +250,6 @@ EXPERTS = OperatorFamily(
     call=lambda grouped, gpu, profile: (0.0, _rates(grouped, gpu, profile)[1].dispatch_s),
     flops=grouped_gemm_flops,
     moved_bytes=grouped_gemm_bytes,
-    classes=_class,
+    classes=lambda grouped, gpu, profile: _rates(grouped, gpu, profile)[0],
     entry=entry_for,
 )

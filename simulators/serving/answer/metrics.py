@@ -20,22 +20,19 @@ RATES_WITH_INTERVAL = ("tokens_per_s", "cost_usd_per_mtok")
 
 
 _latency = partial(metric, unit="s", page="serving.md#latencies")
-_interval = partial(metric, unit="s", page="serving.md#intervals-of-latencies")
-_low, _high = (
-    partial(
-        _interval, f"{end} of its 90 % interval, by deployments left out of the fit; null without"
-    )
-    for end in ("lower end", "upper end")
-)
 _rate = partial(metric, unit="1/s", page="serving.md#rates")
-_rate_low, _rate_high, _cost_low, _cost_high = (
+_low, _high, _rate_low, _rate_high, _cost_low, _cost_high = (
     partial(
         metric,
-        f"{end} of its 90 % interval, by that of {of}; null without",
+        f"{end} of its 90 % interval, by {of}; null without",
         unit=unit,
-        page="serving.md#intervals-of-rates-and-costs",
+        page=f"serving.md#intervals-of-{page}",
     )
-    for unit, of in (("1/s", "latencies"), ("$", "tokens_per_s"))
+    for unit, of, page in (
+        ("s", "deployments left out of the fit", "latencies"),
+        ("1/s", "that of latencies", "rates-and-costs"),
+        ("$", "that of tokens_per_s", "rates-and-costs"),
+    )
     for end in ("lower end", "upper end")
 )
 _use = partial(metric, page="serving.md#use-of-the-gpus")

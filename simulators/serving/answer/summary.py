@@ -15,7 +15,6 @@ Percentiles are numpy's, linear; those of ITL come from a histogram with bins 0.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -64,9 +63,10 @@ def row_statistics(rows: Floats) -> list[Statistics]:
     """Return the statistics of each row of a matrix of shape (quantities, requests)."""
     count = rows.shape[1]
     ordered = np.sort(rows)
-    low, high, along = _percentile_positions(count)
-    left = ordered[:, low]
-    at_shares = left + along * (ordered[:, high] - left)
+    places = np.array(QUANTILES) * (count - 1)
+    low = places.astype(np.int64)
+    left, right = ordered[:, low], ordered[:, np.minimum(low + 1, count - 1)]
+    at_shares = left + (places - low) * (right - left)
     columns = np.column_stack((ordered.sum(axis=1) / count, at_shares, ordered[:, -1]))
     return [Statistics(*row) for row in columns.tolist()]
 
@@ -92,14 +92,6 @@ def gap_statistics(state: ReplicaState) -> Statistics | None:
     longest = float(state.times[:, at.LONGEST_GAP].max())
     p50, p90, p95, p99 = np.minimum(shares, longest).tolist()
     return Statistics(mean, p50, p90, p95, p99, longest)
-
-
-@functools.lru_cache(maxsize=64)
-def _percentile_positions(count: int) -> tuple[Ints, Ints, Floats]:
-    """Return the lower and upper index of each percentile among sorted values, and the fraction."""
-    places = np.array(QUANTILES) * (count - 1)
-    low = places.astype(np.int64)
-    return low, np.minimum(low + 1, count - 1), places - low
 
 
 FALLS_BEHIND = 0.05
@@ -205,29 +197,18 @@ def sums_within(
     last = np.hstack((gauges, state.pool[:, [at.ITERATIONS, at.BATCHED_REQUESTS]]))
     times, prefill_replicas = state.times, int(state.limits[at.PREFILL_REPLICAS])
     if prefill_replicas and pool == 0:
-        replica, ended, column, last = (
-            state.request[:, at.PREFILL_REPLICA],
-            at.PREFILL_END,
-            at.PREFILL_SUMS,
-            last[:prefill_replicas],
-        )
+        replica, last = state.request[:, at.PREFILL_REPLICA], last[:prefill_replicas]
+        ended, column = at.PREFILL_END, at.PREFILL_SUMS
     else:
-        replica, ended, column, last = (
-            state.request[:, at.REPLICA] - prefill_replicas,
-            at.LAST_TOKEN,
-            at.SUMS,
-            last[prefill_replicas:],
-        )
+        replica = state.request[:, at.REPLICA] - prefill_replicas
+        last, ended, column = last[prefill_replicas:], at.LAST_TOKEN, at.SUMS
     if window == whole:
         return Sums(*last.sum(axis=0).tolist())
     answered = times[:, ended] >= 0.0
     increase = np.zeros(len(Sums._fields))
     for own, at_end in enumerate(last):
-        own_requests = np.flatnonzero(answered & (replica == own))
-        ended_s, kept = (
-            times[own_requests, ended],
-            times[own_requests, column : column + at.SUM_COLUMNS],
-        )
+        mine = times[answered & (replica == own)]
+        ended_s, kept = mine[:, ended], mine[:, column : column + at.SUM_COLUMNS]
         begin, end = (_sums_at(moment, whole, ended_s, kept, at_end) for moment in window)
         increase += end - begin
     return Sums(*increase.tolist())
@@ -531,7 +512,7 @@ def _use(
     return {
         "energy_j_per_token": joules,
         "prefix_hit_ratio": float(cached / run.asked.prompt_tokens.sum()),
-        "prompt_flops_saved": _flops_saved(run),
+        "prompt_flops_saved": _flops_saved(run) if run.point.cache.prefix_caching else None,
         "cached_tokens": cached,
         "kv_fetched_tokens": counted[at.HOST_FETCHED_BLOCKS] * run.point.cache.block_size,
         "kv_block_fill": kv_block_fill(state),
@@ -558,10 +539,7 @@ def _shares(tables: Sequence[IterationTable], busy: Sequence[float]) -> list[flo
     return list(shares.tolist())
 
 
-def _flops_saved(run: ServingRun) -> float | None:
-    """Return the share of prefill FLOPs saved by the prefix cache; None without a cache."""
-    if not run.point.cache.prefix_caching:
-        return None
+def _flops_saved(run: ServingRun) -> float:
     prompt, cached = run.state.request[:, [at.PROMPT, at.NUM_CACHED]].T.astype(np.float64)
     return prompt_flops_saved(run.deployment.hardware.replica, prompt, cached)
 

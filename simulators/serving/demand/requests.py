@@ -42,6 +42,7 @@ from simulators.serving.point import (
     EVEN,
     MMPP,
     POISSON,
+    ArrivalsConfig,
     ServingPoint,
 )
 
@@ -70,11 +71,6 @@ class Prefixes:
         starts, counts = self._starts()[which], np.diff(self.stops, prepend=0)[which]
         rows = _ranges(starts, counts)
         return Prefixes(self.nodes[rows], self.ends[rows], np.cumsum(counts))
-
-    def alone(self) -> Prefixes:
-        """Return paths of the same lengths without shared nodes."""
-        count = self.stops.size
-        return Prefixes(np.arange(count), self.ends[self.stops - 1], np.arange(1, count + 1))
 
     def apart(self, group: Ints) -> Prefixes:
         """Return the paths with nodes shared only within a group of requests.
@@ -199,21 +195,10 @@ def arrival_times(point: ServingPoint, count: int) -> Floats:
             f"workload '{point.workload}' has no arrival times, so qps is needed. Only a trace "
             "with arrival times allows qps null"
         )
-    rate = point.qps / point.sessions.turns
-    if point.arrivals.process == MMPP:
-        return _mmpp_arrivals(
-            point.seed,
-            count,
-            rate,
-            point.arrivals.burst_ratio,
-            point.arrivals.burst_s,
-            point.arrivals.calm_s,
-        )
-    if point.arrivals.process == DIURNAL:
-        return _diurnal_arrivals(
-            point.seed, count, rate, point.arrivals.swing, point.arrivals.period_s
-        )
-    return _unit_arrivals(point.seed, count, point.arrivals.process) / rate
+    rate, process = point.qps / point.sessions.turns, point.arrivals.process
+    if process in VARYING:
+        return VARYING[process](point.seed, count, rate, point.arrivals)
+    return _unit_arrivals(point.seed, count, process) / rate
 
 
 @functools.lru_cache(maxsize=64)
@@ -225,15 +210,13 @@ def _unit_arrivals(seed: int, count: int, process: str) -> Floats:
 
 
 @functools.lru_cache(maxsize=64)
-def _mmpp_arrivals(
-    seed: int, count: int, rate: float, burst_ratio: float, burst_s: float, calm_s: float
-) -> Floats:
+def _mmpp_arrivals(seed: int, count: int, rate: float, how: ArrivalsConfig) -> Floats:
     """Return MMPP arrivals: times at which the integral of the rate equals Poisson arrivals."""
     even_s = _unit_arrivals(seed, count, POISSON) / rate
     draw = stream(seed, "states")
-    share = burst_s / (burst_s + calm_s)
-    calm = 1.0 / (1.0 + share * (burst_ratio - 1.0))
-    rates, means_s = np.array([calm, calm * burst_ratio]), np.array([calm_s, burst_s])
+    share = how.burst_s / (how.burst_s + how.calm_s)
+    calm = 1.0 / (1.0 + share * (how.burst_ratio - 1.0))
+    rates, means_s = np.array([calm, calm * how.burst_ratio]), np.array([how.calm_s, how.burst_s])
     if draw.random() < share:
         rates, means_s = rates[::-1], means_s[::-1]
     held, reached = [np.zeros(1)], 0.0
@@ -247,16 +230,20 @@ def _mmpp_arrivals(
 
 
 @functools.lru_cache(maxsize=64)
-def _diurnal_arrivals(seed: int, count: int, rate: float, swing: float, period_s: float) -> Floats:
+def _diurnal_arrivals(seed: int, count: int, rate: float, how: ArrivalsConfig) -> Floats:
     """Return diurnal arrivals: solve `t + a (1 - cos(w t)) / w = u` for Poisson arrivals `u`."""
     even_s = _unit_arrivals(seed, count, POISSON) / rate
-    w = 2.0 * np.pi / period_s
-    low, high = even_s - 2.0 * swing / w, even_s
+    w = 2.0 * np.pi / how.period_s
+    low, high = even_s - 2.0 * how.swing / w, even_s
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
-        early = middle + swing * (1.0 - np.cos(w * middle)) / w < even_s
+        early = middle + how.swing * (1.0 - np.cos(w * middle)) / w < even_s
         low, high = np.where(early, middle, low), np.where(early, high, middle)
     return _read_only(np.maximum.accumulate(high))
+
+
+VARYING = {MMPP: _mmpp_arrivals, DIURNAL: _diurnal_arrivals}
+"""Arrivals at a varying rate, by process."""
 
 
 def _read_only(array: NDArray[N]) -> NDArray[N]:

@@ -329,10 +329,8 @@ SEGMENTS = -3
 
 def skips_layers(point: ServingPoint) -> bool:
     """Return whether some tokens skip some layers."""
-    return (
-        min(point.dynamic.exit_depth, point.dynamic.mod_capacity, point.dynamic.prune_keep_ratio)
-        < 1.0
-    )
+    how = point.dynamic
+    return min(how.exit_depth, how.mod_capacity, how.prune_keep_ratio) < 1.0
 
 
 def segments_of(point: ServingPoint, layers: int) -> Floats:
@@ -341,31 +339,25 @@ def segments_of(point: ServingPoint, layers: int) -> Floats:
     Raises:
         Infeasible: no distribution of exit depths has this standard deviation.
     """
-    exits, ends = np.full(1, point.dynamic.exit_depth), np.full(1, point.dynamic.exit_depth)
-    if point.dynamic.exit_depth_std:
-        exits = beta_quantiles(point.dynamic.exit_depth, point.dynamic.exit_depth_std, EXIT_SAMPLES)
+    how, depth = point.dynamic, point.dynamic.exit_depth
+    exits = ends = np.full(1, depth)
+    if how.exit_depth_std:
+        exits = beta_quantiles(depth, how.exit_depth_std, EXIT_SAMPLES)
         found = exits.mean()  # deviates slightly if most tokens leave at one of the ends
-        low, high = (
-            point.dynamic.exit_depth / found,
-            (1.0 - point.dynamic.exit_depth) / (1.0 - found),
-        )
+        low, high = depth / found, (1.0 - depth) / (1.0 - found)
         exits = low * exits if low < 1.0 else 1.0 - high * (1.0 - exits)
         ends = np.arange(1, SLICES) / SLICES
-    pruned = (
-        min(1.0, point.dynamic.prune_after_layer / layers)
-        if point.dynamic.prune_keep_ratio < 1.0
-        else 1.0
-    )
+    pruned = min(1.0, how.prune_after_layer / layers) if how.prune_keep_ratio < 1.0 else 1.0
     ends = np.unique([*ends, pruned, 1.0])
     begins = np.concatenate([[0.0], ends[:-1]])
     deep = (exits - begins[:, None]) / np.maximum(ends - begins, 1e-12)[:, None]
     running = np.clip(deep, 0.0, 1.0).mean(axis=1)
-    kept = np.where(begins >= pruned, point.dynamic.prune_keep_ratio, 1.0)
+    kept = np.where(begins >= pruned, how.prune_keep_ratio, 1.0)
     whole = np.stack([ends - begins, running, kept, np.ones(ends.size)], axis=1)
-    if point.dynamic.mod_capacity == 1.0:
+    if how.mod_capacity == 1.0:
         return whole[whole[:, LAYERS] > 0.0]
     whole[:, LAYERS] *= 1.0 - ROUTED_LAYERS
-    routed = whole * [ROUTED_LAYERS / (1.0 - ROUTED_LAYERS), 1.0, 1.0, point.dynamic.mod_capacity]
+    routed = whole * [ROUTED_LAYERS / (1.0 - ROUTED_LAYERS), 1.0, 1.0, how.mod_capacity]
     both = np.concatenate([whole, routed])
     return both[both[:, LAYERS] > 0.0]
 
@@ -380,9 +372,8 @@ def beta_quantiles(mean: float, deviation: float, count: int) -> Floats:
     if concentration <= 0.0:
         raise Infeasible("exit_spread_too_wide", f"{deviation:g} around {mean:g}")
     values = (np.arange(INTEGRATION_STEPS) + 0.5) / INTEGRATION_STEPS
-    logs = (mean * concentration - 1.0) * np.log(values) + (
-        (1.0 - mean) * concentration - 1.0
-    ) * np.log1p(-values)
+    a, b = mean * concentration - 1.0, (1.0 - mean) * concentration - 1.0
+    logs = a * np.log(values) + b * np.log1p(-values)
     share = np.cumsum(np.exp(logs - logs.max()))
     found: Floats = np.interp((np.arange(count) + 0.5) / count, share / share[-1], values)
     return found
@@ -390,13 +381,11 @@ def beta_quantiles(mean: float, deviation: float, count: int) -> Floats:
 
 def _check_skipped_layers(point: ServingPoint) -> None:
     """Raise Infeasible for options that are not modelled together with skipped layers."""
+    drafts = point.speculation.method != NOTHING and point.speculation.num_draft_tokens > 0
     for name, wrong in (
         ("pp_1", point.pp > 1),
         ("attention_dp_1", point.attention_dp > 1),
-        (
-            "no_drafts",
-            point.speculation.method != NOTHING and point.speculation.num_draft_tokens > 0,
-        ),
+        ("no_drafts", drafts),
         ("no_adapters", point.lora.adapters > 0),
         ("composition", bool(point.iteration_table)),
         ("one_pass", point.scheduling.mixed_step == ADDITIVE),

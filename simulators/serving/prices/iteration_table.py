@@ -25,6 +25,7 @@ import numpy as np
 from simulators.catalog.accelerator import SEARCHED, load_accelerator
 from simulators.catalog.cluster import THROUGH_HOST
 from simulators.composition.price import (
+    PROBE,
     Iteration,
     launch_s,
     pass_interval,
@@ -39,7 +40,7 @@ from simulators.serving.deployment import Hardware
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import PRICE, kernel
 from simulators.workload.llm.parallelism import stage_of
-from simulators.workload.llm.step import Step, decode_step, prefill_step
+from simulators.workload.llm.step import Step, prefill_step
 from simulators.workload.operators import Column
 
 FINE, COARSE = (64, 32, 32, 8, 4, 2), (1, 1, 1, 1, 1, 1)
@@ -349,9 +350,6 @@ MOST_TOKENS, MOST_ROWS, MOST_PREFILLS = 1 << 17, 1 << 13, 1 << 8
 LONG_S = 60.0
 """Upper bound of the launch time of an iteration."""
 
-PROBE = decode_step(64.0, 1024.0)
-"""A typical batch, by which stages are compared."""
-
 BY_RANK_TOKENS, BY_ALL_TOKENS, BY_IMBALANCE = ("tokens", "send_recv"), ("experts",), ("collective",)
 """Operators by their argument: tokens of a rank, tokens of all attention-dp ranks, and imbalance of
 tokens between ranks."""
@@ -465,22 +463,18 @@ class _Stages:
         times = [_number(stage.latency_s) for stage in probed[:-1]]
         self.slowest = int(np.argmax(times)) if times else 0
 
-    def _at(self, step: Step, stage: int, only: Sequence[str] = ()) -> Iteration:
-        return stage_iteration(self.replica, step, stage, only)
+        self.which = (self.slowest, self.senders) if self.senders else (0,)
 
     def kinds(self, step: Step, only: Sequence[str]) -> tuple[Iteration, Iteration]:
         """Return some parts of an iteration of both kinds."""
-        last = self._at(step, self.senders, only)
-        return (self._at(step, self.slowest, only), last) if self.senders else (last, last)
+        found = [stage_iteration(self.replica, step, stage, only) for stage in self.which]
+        return found[0], found[-1]
 
     def launch_s(self, step: Step, busy_s: float) -> tuple[float, float]:
         """Return the seconds that stages of both kinds wait for the host in an iteration."""
-        replica = self.replica
-        last, sender = (
-            _number(launch_s(replica, step, stage_of(replica.model, replica.layout, stage), busy_s))
-            for stage in (self.senders, self.slowest)
-        )
-        return (sender, last) if self.senders else (last, last)
+        parts = [stage_of(self.replica.model, self.replica.layout, stage) for stage in self.which]
+        found = [_number(launch_s(self.replica, step, part, busy_s)) for part in parts]
+        return found[0], found[-1]
 
 
 def _header(stages: _Stages, active_idle_w: float) -> Floats:

@@ -105,7 +105,7 @@ def steady_bounds(low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, Flo
         some = np.flatnonzero(known & (station.chunked == chunked))
         if some.size:
             box = _Box(rows_of(best, some), rows_of(most, some), families, some, rows)
-            ttft_s, tpot_s, usd = box.least()
+            ttft_s, tpot_s, usd = box.least(*(_chunked(box) if chunked else _whole(box)))
             known_s = np.where(np.isinf(tpot_s), np.nan, tpot_s)
             ttft_s += frontend_s(box.station, known_s) * (1.0 - ROUNDING)
             for name, column in zip(BOUNDED, (ttft_s, tpot_s, usd), strict=True):
@@ -152,9 +152,8 @@ class _Box:
         first = np.where(self.open, 1.0, np.maximum(best.station.max_batch_size, 1.0))
         self.batch_sizes = Range(first, np.maximum(most.station.max_batch_size, first))
         self.tokens = Range(best.station.tokens, most.station.tokens)
-        one = (self.batch_sizes.low == self.batch_sizes.high) & (
-            self.tokens.low == self.tokens.high
-        )
+        one = self.batch_sizes.low == self.batch_sizes.high
+        one &= self.tokens.low == self.tokens.high
         self.collective_dips = np.where(one, 0.0, self._collective_dips())
         self.margin = 1.0 - ROUNDING - self.collective_dips
 
@@ -168,12 +167,8 @@ class _Box:
                     found[where] = max_collective_dip(family.deployment.hardware)
         return found
 
-    def least(self) -> tuple[Floats, Floats, Floats]:
+    def least(self, terms: Terms, asked: Iterations) -> tuple[Floats, Floats, Floats]:
         """Return lower bounds of TTFT and TPOT in seconds, and of dollars per million tokens."""
-        chunked = bool(self.station.chunked[0])
-        return self._priced(*(_chunked(self) if chunked else _whole(self)))
-
-    def _priced(self, terms: Terms, asked: Iterations) -> tuple[Floats, Floats, Floats]:
         station, lengths, design = self.station, self.lengths, self.design
         prices = self._prices(asked)
         decode_s, prompt_s = prices.decode_pace_s, prices.prompt_pace_s
@@ -266,10 +261,8 @@ def _whole(box: _Box) -> tuple[Terms, Iterations]:
         others=np.maximum(0.0, prefill_iterations.low - 1.0 - backlog.high),
         stretched=np.zeros(needed.size),
     )
-    tokens = prompts.low * lengths.prompt
-    return terms, box.step(
-        batch_sizes.low, np.zeros(needed.size), prompts.low, tokens, box.design.kind
-    )
+    tokens, beside = prompts.low * lengths.prompt, np.zeros(needed.size)
+    return terms, box.step(batch_sizes.low, beside, prompts.low, tokens, box.design.kind)
 
 
 def _backlog(
@@ -289,13 +282,8 @@ def _backlog(
 
 def _chunked(box: _Box) -> tuple[Terms, Iterations]:
     """Return the cycle of boxes with chunked prefill beside decodes."""
-    lengths, needed, batch_sizes, most = (
-        box.lengths,
-        box.station.decodes,
-        box.batch_sizes,
-        box.tokens,
-    )
-    need, prompt = lengths.prompt + needed, lengths.prompt
+    needed, prompt = box.station.decodes, box.lengths.prompt
+    batch_sizes, most, need = box.batch_sizes, box.tokens, prompt + needed
 
     def chunks_of(n: Floats, t: Floats) -> Floats:
         decoding = np.minimum(np.minimum(n, t * needed / need), t - 1.0)

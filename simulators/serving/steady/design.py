@@ -114,9 +114,8 @@ def lengths_of(batch: pa.RecordBatch, context: Floats) -> tuple[Lengths, Ints]:
     }
     drawn = np.flatnonzero((prompt == 0.0) | (output == 0.0))
     if drawn.size:
-        code = code + len(prompt_values) * len(output_values) * _fill(
-            columns, batch, drawn, context
-        )
+        drawn_kind = _fill(columns, batch, drawn, context)
+        code = code + len(prompt_values) * len(output_values) * drawn_kind
     if system.any():
         cached = numbers(batch, "cache.prefix_caching").astype(bool)
         _precede(columns, computed=np.where(cached, 0.0, system), found=system * cached)
@@ -262,12 +261,9 @@ class Verdicts:
         rows = np.arange(self.codes.size)[condemned]
         rows = rows[self.codes[rows] == 0]
         if rows.size:
-            self.codes[rows] = self._code(reason)
-
-    def _code(self, reason: str) -> int:
-        if reason not in self.texts:
-            self.texts.append(reason)
-        return self.texts.index(reason)
+            if reason not in self.texts:
+                self.texts.append(reason)
+            self.codes[rows] = self.texts.index(reason)
 
 
 def design_of(
@@ -288,18 +284,16 @@ def design_of(
     batch_tokens = np.maximum(column["scheduling.max_batch_tokens"], lengths.longest)
     most_tokens = np.where(chunked, column["chunk_size"], batch_tokens)
     free -= most_tokens * shared.per_token + column["max_batch"] * shared.per_row
-    blocks = np.floor(free / (column["cache.block_size"] * shared.per_kv_token))
+    block = column["cache.block_size"]
+    blocks = np.floor(free / (block * shared.per_kv_token))
     verdicts.add(blocks < 1.0, "no_kv_memory")
     watermark = mapped(batch, "scheduler", lambda name: load_scheduler(str(name)).watermark)
     watermark = np.where(np.isnan(column["cache.watermark"]), watermark, column["cache.watermark"])
     usable = blocks - np.floor(watermark * blocks)
-    once = (
-        column["sessions.system_prompt_tokens"] * column["cache.prefix_caching"]
-    )  # held by all together
-    usable -= np.floor(once / column["cache.block_size"])
-    held = np.ceil(
-        (lengths.prompt + lengths.found - once + lengths.output) / column["cache.block_size"]
-    )
+    # Requests hold the system prompt together.
+    once = column["sessions.system_prompt_tokens"] * column["cache.prefix_caching"]
+    usable -= np.floor(once / block)
+    held = np.ceil((lengths.prompt + lengths.found - once + lengths.output) / block)
     fit = np.floor(usable / held / column["pp"])
     closed = which(batch, "arrivals.process", CLOSED.__eq__)
     gap_scv = mapped(batch, "arrivals.process", lambda name: GAP_SCV.get(name, 1.0))
@@ -328,7 +322,7 @@ def design_of(
         ),
         lengths=lengths,
         kind=kind,
-        kv_tokens=blocks * column["cache.block_size"],
+        kv_tokens=blocks * block,
         kv_blocks=blocks,
         gpus=column["tp"] * column["pp"],
         replicas=column["replicas"],

@@ -21,13 +21,13 @@ from simulators.catalog.model import LanguageModel
 from simulators.composition.price import Layers, layers_of
 from simulators.composition.replica import Replica
 from simulators.composition.uncertainty import add_up
-from simulators.core.columns import LEVELS, numbers
+from simulators.core.columns import LEVELS, alike, numbers
 from simulators.core.errors import Infeasible
 from simulators.core.fields import point_from
 from simulators.core.jit import Floats, Ints
 from simulators.serving.deployment import Deployment, deployment_of
 from simulators.serving.point import DEPLOYED, ServingPoint
-from simulators.serving.row_groups import groups_of, kinds_of, rows_of
+from simulators.serving.row_groups import rows_of
 from simulators.serving.speculation import Drafter, drafter_of
 from simulators.workload.llm.parallelism import Parallelism, check_layout, stage_of
 from simulators.workload.llm.step import Step, decode_step
@@ -102,15 +102,13 @@ Members = Sequence[tuple[int, Ints]]
 
 
 def families_of(batch: pa.RecordBatch) -> list[ReplicaFamily]:
-    """Return the rows of each family, in the order of their first rows."""
+    """Return the rows of each family."""
     stages = numbers(batch, "pp")
-    return [_family(batch, rows, stages[rows]) for rows in groups_of(kinds_of(batch, SHARED))]
+    return [_family(rows, stages[rows], named) for rows, named in alike(batch, SHARED)]
 
 
-def _family(batch: pa.RecordBatch, rows: Ints, stages: Ints) -> ReplicaFamily:
+def _family(rows: Ints, stages: Ints, named: Mapping[str, Any]) -> ReplicaFamily:
     members = [(int(pp), rows[stages == pp]) for pp in dict.fromkeys(stages.tolist())]
-    row = int(rows[0])
-    named: dict[str, Any] = {name: batch.column(name)[row].as_py() for name in SHARED}
     point = point_from(ServingPoint, named)
     try:
         deployment = deployment_of(point)
@@ -118,9 +116,8 @@ def _family(batch: pa.RecordBatch, rows: Ints, stages: Ints) -> ReplicaFamily:
         return ReplicaFamily(None, tuple(Pipeline(None, str(verdict), rows) for _, rows in members))
     whole = deployment.hardware.replica
     if whole.accelerator:
-        whole = replace(
-            whole, accelerator=what_if_name(whole.accelerator, Changes(mapping=CLOSED_FORM))
-        )
+        array = what_if_name(whole.accelerator, Changes(mapping=CLOSED_FORM))
+        whole = replace(whole, accelerator=array)
     pipelines = []
     for pp, some in members:
         layout = Parallelism(tp=whole.layout.tp, pp=pp)
