@@ -416,6 +416,5 @@ def _graph_metrics(job: graphs.GraphJob, one: graphs.Pass) -> Mapping[str, float
 
 
 def _parameters(model: str) -> int:
-    """Return the number of weights of a language model or a graph model."""
     is_graph = is_graph_model(model)
     return draw(model, Load(batch=1)).parameters if is_graph else load_model(model).parameters

@@ -286,5 +286,4 @@ def _sheet_memory_s(moved: Floats, gpu: Gpu, *, is_random: bool) -> Floats:
 
 
 def _pool_share(pool: MemoryLevel, gpu: Gpu) -> float:
-    """Return the share of a device's memory that lies in a pool."""
     return pool.bytes / gpu.hbm_bytes

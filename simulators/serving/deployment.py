@@ -125,11 +125,9 @@ class _ById(Generic[K]):
     value: K
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both keys hold the same object."""
         return isinstance(other, _ById) and other.value is self.value
 
     def __hash__(self) -> int:
-        """Return a hash of the object's identity."""
         return id(self.value)
 
 

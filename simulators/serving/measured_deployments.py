@@ -209,7 +209,6 @@ def measured_deployment(row: Mapping[str, Any]) -> Deployed:
 
 
 def _check(row: Mapping[str, Any]) -> None:
-    """Raise UserError for the first invalid number of a measured row."""
     for name in (*COUNTS, *TIMES):
         value: Any = row.get(name)
         if name in DEFAULTS and value is None:
@@ -340,7 +339,6 @@ def _is_same_family(point: ServingPoint, row: Deployed) -> bool:
 
 
 def _load(point: ServingPoint) -> DeploymentLoad:
-    """Return the load of one replica."""
     return DeploymentLoad(
         clients=point.arrivals.clients / point.replicas,
         gpus=point.tp * point.pp * point.attention_dp,

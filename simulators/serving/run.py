@@ -231,7 +231,6 @@ def _pool(
     *,
     is_decoder: bool,
 ) -> ReplicaPool:
-    """Return the replicas of one pool, whose deployment is `built`."""
     drafter = drafter_of(point, built.hardware)
     table, price = prices_of(point, built.hardware, drafter)
     if drafter and point.speculation.rule == ADAPTIVE:

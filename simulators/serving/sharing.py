@@ -377,7 +377,6 @@ def _with_shared_kv_pool(
 def _partition(
     sharing: str, tenants: Sequence[Tenant], which: int, others: Sequence[NeighbourLoad]
 ) -> GpuPartition:
-    """Return the partition of one tenant, given the loads of its neighbours."""
     if sharing == TIME_SLICE:
         return time_slice_partition(others)
     shares = [t.sm_share for i, t in enumerate(tenants) if i != which]

@@ -193,7 +193,6 @@ def _columns(*sizes: Column) -> tuple[Floats, ...]:
 
 
 def _each(tokens: Floats, requests: Floats) -> Floats:
-    """Return the tokens per request."""
     return tokens / np.maximum(requests, 1.0)
 
 

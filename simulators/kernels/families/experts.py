@@ -227,7 +227,6 @@ def stand_in_formats(name: str) -> tuple[str, ...]:
 
 
 def _format(grouped: GroupedGemm) -> str:
-    """Return the name of a grouped product's precision."""
     if not grouped.has_narrow_weights:
         blocks = grouped.weight_dtype == "fp8_block"
         return grouped.weight_dtype if blocks else grouped.dtype

@@ -170,7 +170,6 @@ def _reduction_rates(norm: Norm, profile: Profile) -> ReductionRates:
 
 
 def _softmax_threads(cols: Floats, vector: float) -> Floats:
-    """Return the threads per row of softmax."""
     wanted = np.minimum(cols / vector, 2.0 * LONGEST_BLOCK)
     threads = 2.0 ** np.ceil(np.log2(np.maximum(np.floor(np.floor(wanted) / 2.0), 1.0)))
     return np.clip(threads, WARP, LONGEST_BLOCK)

@@ -193,6 +193,5 @@ def _rows_of_batch(
 
 
 def _scaled_row(row: Contribution, scale: float) -> Contribution:
-    """Return a row with time, energy, FLOPs and bytes scaled."""
     names = ("time_s", "energy_j", "flops", "moved_bytes")
     return replace(row, **{name: getattr(row, name) * scale for name in names})

@@ -395,7 +395,6 @@ class RequestLatencies(NamedTuple):
 
 
 def _arrival_window(arrival: Floats) -> MeasurementWindow:
-    """Return the window from the first to the last of some arrivals."""
     span_s = float(np.ptp(arrival)) if arrival.size else 0.0
     if span_s <= 0.0:
         raise Infeasible("window_too_small", f"{arrival.size} requests between the first and last")
@@ -403,7 +402,6 @@ def _arrival_window(arrival: Floats) -> MeasurementWindow:
 
 
 def _latencies(served: RequestLatencies) -> dict[str, float | None]:
-    """Return TTFT, TPOT, E2E and queue statistics."""
     times, output_tokens = served
     arrival, scheduled = times[:, at.ARRIVAL], times[:, at.SCHEDULED]
     first, end = times[:, at.FIRST_TOKEN], times[:, at.COMPLETED]

@@ -322,7 +322,6 @@ def requests_of(point: ServingPoint) -> Requests:
 
 
 def _trace_prefixes(trace: Trace, prompt: Ints, output: Ints) -> Prefixes | None:
-    """Return the shared prefixes of a trace's first requests, from its block hashes."""
     if trace.hashes is None:
         return None
     stops = trace.hashes.stops[: prompt.size]
@@ -422,14 +421,12 @@ def _uniform_lengths(seed: int, name: str, count: int, most: int, spread: float)
 
 @functools.lru_cache(maxsize=64)
 def _workload_lengths(workload: str, seed: int, count: int, _version: object) -> tuple[Ints, Ints]:
-    """Return prompt and output tokens of a named workload."""
     prompt, output = load_workload(workload).draw(stream(seed, "lengths").random((count, 2)))
     return _read_only(prompt), _read_only(output)
 
 
 @functools.lru_cache(maxsize=64)
 def _draws(seed: int, count: int) -> Floats:
-    """Return two uniform numbers per request."""
     return _read_only(stream(seed, "routing").random((count, 2)))
 
 

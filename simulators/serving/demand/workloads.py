@@ -90,7 +90,6 @@ class Quantiles(msgspec.Struct, frozen=True):
     probability: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise ValueError for quantiles that fall or probabilities that do not match."""
         known = self.probability
         if not self.tokens or sorted(self.tokens) != list(self.tokens):
             raise ValueError("tokens must hold at least one quantile and must not fall")
@@ -117,7 +116,6 @@ class Bounded(msgspec.Struct, frozen=True):
     most: TokenCount
 
     def __post_init__(self) -> None:
-        """Raise ValueError for an empty range."""
         if self.least > self.most:
             raise ValueError(f"needs least <= most, has least {self.least}, most {self.most}")
 

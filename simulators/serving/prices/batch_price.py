@@ -380,7 +380,6 @@ def beta_quantiles(mean: float, deviation: float, count: int) -> Floats:
 
 
 def _check_skipped_layers(point: ServingPoint) -> None:
-    """Raise Infeasible for options that are not modelled together with skipped layers."""
     drafts = point.speculation.method != NOTHING and point.speculation.num_draft_tokens > 0
     for name, wrong in (
         ("pp_1", point.pp > 1),

@@ -151,7 +151,6 @@ def _op_table(file: Path, _mtime_ns: int, layers: int, tp: int) -> OpTable:
 
 
 def _read(file: Path) -> Times:
-    """Return the measured times of each operator."""
     try:
         table = pq.read_table(file) if file.suffix == ".parquet" else pa.csv.read_csv(file)
         names = table.column_names

@@ -209,7 +209,6 @@ class _Box:
         )
 
     def _prices(self, asked: Iterations) -> Prices:
-        """Return the prices of the steps of each box."""
         prices = empty_prices(self.batch_sizes.low.size)
         for family in self.families:
             members, replica = [], None

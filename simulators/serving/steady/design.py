@@ -401,13 +401,11 @@ class Shared(NamedTuple):
 
 
 def _decodes(lengths: Lengths, shared: Shared) -> Floats:
-    """Return the decode iterations of a request."""
     later = lengths.output - 1.0
     return np.clip((later + shared.excess) / shared.gained, np.minimum(later, 1.0), later)
 
 
 def _shared(families: list[ReplicaFamily], rows: int, verdicts: Verdicts) -> Shared:
-    """Return the properties of the replica of each row, as columns."""
     number = np.empty(rows, np.int64)
     table: list[tuple[float, ...]] = []
     for family in families:

@@ -105,7 +105,6 @@ def simulate_analytic(point: ServingPoint) -> ServingMetrics:
 
 
 def _queue_state(design: SteadyDesign, feasible: FeasibleReplicas) -> QueueState:
-    """Return the queue state of all rows."""
     station, known = design.station, has_fixed_population(design.station)
     queue = closed_population(station)
     for replica, drafter, rows in (part for parts in feasible for part in parts):
@@ -135,7 +134,6 @@ def _queue_state(design: SteadyDesign, feasible: FeasibleReplicas) -> QueueState
 def _columns(
     design: SteadyDesign, cycle: Cycle, prices: Prices, state: SteadyState, batch_size: Floats
 ) -> dict[str, Any]:
-    """Return the metrics of the steady state, by column."""
     station, lengths = design.station, design.lengths
     per_s, tokens = state.requests_per_s * design.replicas, lengths.output
     gpus = design.gpus * design.replicas
