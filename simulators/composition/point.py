@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from simulators.catalog.cluster import AUTO
 from simulators.composition.replica import DEFAULT_RUNTIME, EFFECTS, FRAMEWORKS, NOTHING
@@ -16,7 +15,7 @@ GRAPH_PHASES = (TRAINING, "inference")
 PHASES = ("prefill", "decode", *GRAPH_PHASES)
 PER_ROW = ("phase", "batch", "context", "size", "dp")
 """Fields that differ among rows of one replica."""
-_COUNT: dict[str, Any] = {"at_least": 1, "at_most": 1 << 20}
+_count = partial(choice, default=1, at_least=1, at_most=1 << 20)
 _scale = partial(choice, default=1.0, at_least=1 / 64, at_most=64)
 
 
@@ -27,15 +26,15 @@ class CompositionPoint:
     model: str = asked("the model, or the path of a config.json", names="model")
     gpu: str = choice("the GPU, or the path of a user's data sheet", names="gpu")
     cluster: str = choice("the machine; auto: the one the GPU is sold in", default=AUTO)
-    tp: int = choice("tensor-parallel size: GPUs that split every layer", default=1, **_COUNT)
-    pp: int = choice("pipeline-parallel size: stages of consecutive layers", default=1, **_COUNT)
+    tp: int = _count("tensor-parallel size: GPUs that split every layer")
+    pp: int = _count("pipeline-parallel size: stages of consecutive layers")
     phase: str = asked(
         "prefill of whole prompts, decode of one token per request, training, or inference of a "
         "graph model",
         default="decode",
         known=PHASES,
     )
-    batch: int = choice("requests in the batch", default=1, **_COUNT)
+    batch: int = _count("requests in the batch")
     context: int = asked(
         "tokens per prompt, or context of each decode",
         unit="tokens",
@@ -49,9 +48,7 @@ class CompositionPoint:
         at_least=0,
         at_most=1 << 31,
     )
-    dp: int = choice(
-        "data-parallel size in training: replicas that reduce gradients", default=1, **_COUNT
-    )
+    dp: int = _count("data-parallel size in training: replicas that reduce gradients")
     dtype: str = choice(
         "precision of the weights and their products", default="fp16", reads=precision
     )
@@ -88,6 +85,7 @@ class CompositionPoint:
 
 _time = partial(metric, unit="s", page="composition.md#latency-and-its-parts")
 _energy = partial(metric, unit="J", page="composition.md#energy-of-a-pass")
+_throughput = partial(metric, page="composition.md#throughput")
 _memory = partial(metric, unit="B", page="composition.md#memory-of-the-fullest-gpu")
 
 
@@ -96,15 +94,10 @@ class CompositionMetrics:
     """Time, energy and memory of one pass."""
 
     latency_s: float = _time("time of the pass through all stages", better="min")
-    tokens_per_s: float = metric(
-        "tokens processed per second",
-        unit="1/s",
-        better="max",
-        page="composition.md#throughput",
-    )
+    tokens_per_s: float = _throughput("tokens processed per second", unit="1/s", better="max")
     energy_j: float = _energy("energy of all GPUs during the pass", better="min")
     energy_per_token_j: float = _energy("energy per token")
-    mfu: float = metric("useful over peak FLOP/s of all GPUs", page="composition.md#throughput")
+    mfu: float = _throughput("useful over peak FLOP/s of all GPUs")
     linear_s: float = _time("linear layers, norms, pointwise, embedding, LM head")
     prefill_attention_s: float = _time("prefill attention")
     decode_attention_s: float = _time("decode attention")

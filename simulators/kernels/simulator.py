@@ -147,9 +147,8 @@ def _state(op: str, group: Group, sizes: Columns) -> Compute:
 
 
 def _table(operator: type, op: str, group: Group, sizes: Columns, **more: Any) -> Compute:
-    built: Compute = operator(
-        name=op, rows=sizes["rows"], cols=sizes["cols"], dtype=group["dtype"], **more
-    )
+    table: dict[str, Any] = {"rows": sizes["rows"], "cols": sizes["cols"], **more}
+    built: Compute = operator(name=op, dtype=group["dtype"], **table)
     return built
 
 

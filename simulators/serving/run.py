@@ -92,11 +92,8 @@ class RunCache:
         built = self.deployment(point)
         reach = [prices_of(point, pool.hardware)[0].reach for pool in built.pools or (built,)]
         found = latency_intervals(point.runtime, {**reach[0], "tpot": reach[-1]["tpot"]})
-        if (
-            point.speculation.method == NOTHING
-            or not point.speculation.num_draft_tokens
-            or point.speculation.acceptance.strip()
-        ):
+        drafts = point.speculation
+        if drafts.method == NOTHING or not drafts.num_draft_tokens or drafts.acceptance.strip():
             return found
         return {**found, "tpot": combined_interval(found["tpot"], times_interval())}
 
@@ -144,9 +141,20 @@ class PreparedRun:
         """Serve all requests and return the run; log at most `log_rows` batches.
 
         Raises:
+            Infeasible: the pools have no link.
             UserError: a request never completes.
         """
         first, *others = self.pools
+        decoders = None
+        for decode in others:
+            ends = (pool.deployment.hardware.replica for pool in self.pools)
+            decoders = Decoders(
+                limits=decode.limits,
+                replicas=decode.replicas,
+                shape=decode.table.shape,
+                table=decode.table.table,
+                link=link_of(self.point, *ends),
+            )
         requests = _with_shared_prefixes(self.point, self.admitted)
         state = serve(
             self.engine,
@@ -156,7 +164,7 @@ class PreparedRun:
             shape=first.table.shape,
             table=first.table.table,
             log_rows=log_rows,
-            decoders=_decoders(self.point, first, others[0]) if others else None,
+            decoders=decoders,
         )
         if self.frontend != NO_SERVER:
             state = seen_by_clients(state)
@@ -248,23 +256,6 @@ def _pool(
     lengths = asked.prompt_tokens, asked.output_tokens
     limits = limits_of(point, built.hardware, scheduler, lengths, drafter)
     return ReplicaPool(built, point.replicas, limits, table, price)
-
-
-def _decoders(point: ServingPoint, prefill: ReplicaPool, decode: ReplicaPool) -> Decoders:
-    """Return the decode replicas and the link by which they receive KV caches.
-
-    Raises:
-        Infeasible: the pools have no link.
-    """
-    return Decoders(
-        limits=decode.limits,
-        replicas=decode.replicas,
-        shape=decode.table.shape,
-        table=decode.table.table,
-        link=link_of(
-            point, prefill.deployment.hardware.replica, decode.deployment.hardware.replica
-        ),
-    )
 
 
 def _with_shared_prefixes(point: ServingPoint, asked: Requests) -> Requests:

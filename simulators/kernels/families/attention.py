@@ -133,7 +133,9 @@ def _without_launch_s(attention: Attention, gpu: Gpu, profile: Profile, entry: E
 def fitted_seconds(attention: Attention, gpu: Gpu, entry: Entry) -> Floats:
     """Return the seconds of a launch: from the grid of its entry, or from formula and trees."""
     if entry.grid is not None:
-        return interpolated_s(entry.grid, attention, partial(form_seconds, gpu=gpu))
+        return interpolated_s(
+            entry.grid, attention, lambda a, numbers: form_seconds(a, gpu, numbers)
+        )
     seconds = form_seconds(attention, gpu, entry.numbers)
     if entry.correction is None:
         return seconds

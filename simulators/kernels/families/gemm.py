@@ -222,9 +222,8 @@ def algorithm_seconds(conv: Convolution, gpu: Gpu, rates: GemmRates) -> Floats:
     patches = batch * np.ceil(out / PATCH) ** 2
     winograd = (patches, filters, channels, np.full_like(out, PATCH_PRODUCTS))
     moved = PATCH_PRODUCTS * patches * (channels + filters) * BYTES[conv.dtype]
-    winograd_s = product_seconds(plain, winograd, gpu, conv.dtype) + moved / (
-        rates.bandwidth * gpu.hbm_bytes_per_s
-    )
+    moved_s = moved / (rates.bandwidth * gpu.hbm_bytes_per_s)
+    winograd_s = product_seconds(plain, winograd, gpu, conv.dtype) + moved_s
     return np.where(_fits_winograd(conv), np.minimum(direct_s, winograd_s), direct_s)
 
 

@@ -466,16 +466,14 @@ def _rates(
     ttft_s = paid.times[:, at.FIRST_TOKEN] - paid.times[:, at.ARRIVAL]
     within_slo = (ttft_s <= point.slo_ttft_s) & (_tpot_s(paid) <= point.slo_tpot_s)
     per_s, tokens = 1.0 / span_s, int(paid.output_tokens.sum())
+    flops = built.flops_per_token * int(computed[within].sum())
     return {
         "requests_per_s": paid.output_tokens.size * per_s,
         "tokens_per_s": tokens * per_s,
         **dict.fromkeys(f"{name}_{end}" for name in RATES_WITH_INTERVAL for end in ("lo", "hi")),
         "tokens_per_s_per_gpu": tokens * per_s / gpus,
         "goodput_per_s": int(np.count_nonzero(within_slo)) * per_s,
-        "mfu": built.flops_per_token
-        * int(computed[within].sum())
-        * per_s
-        / (gpus * built.peak_flops),
+        "mfu": flops * per_s / (gpus * built.peak_flops),
         "cost_usd_per_hour": None if usd is None else usd * gpus,
         "cost_usd_per_mtok": (
             None if usd is None or not tokens else usd_per_mtok(usd, gpus, tokens * per_s)

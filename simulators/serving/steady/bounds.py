@@ -236,22 +236,13 @@ def _whole(box: _Box) -> tuple[Terms, Iterations]:
     )
     arriving_together = Range(*(1.0 + f * (1.0 - 1.0 / n) for f, n in _ends(freed, batch_sizes)))
     prefill_iterations = Range(batch_sizes.low / prompts.high, batch_sizes.high / prompts.low)
-    backlog = Range(
-        _backlog(
-            needed,
-            arriving_together.low,
-            arriving_together.high > most.low,
-            prompts.high,
-            prefill_iterations.low,
-        ),
-        _backlog(
-            needed,
-            arriving_together.high,
-            arriving_together.low > most.high,
-            prompts.low,
-            prefill_iterations.high,
-        ),
+    before = Range(
+        np.where(arriving_together.high > most.low, EXPECTED_SHARE_BEFORE, 1.0),
+        np.where(arriving_together.low > most.high, EXPECTED_SHARE_BEFORE, 1.0),
     )
+    most_prompts = Range(prompts.high, prompts.low)
+    ends = _ends(arriving_together, before, most_prompts, prefill_iterations)
+    backlog = Range(*(_backlog(needed, *each) for each in ends))
     terms = Terms(
         rounds_per_request=needed / batch_sizes.high + 1.0 / prompts.high,
         mixed_share=1.0 - power(needed / (needed + prefill_iterations.low), box.station.stages),
@@ -265,17 +256,10 @@ def _whole(box: _Box) -> tuple[Terms, Iterations]:
 
 
 def _backlog(
-    needed: Floats,
-    arriving_together: Floats,
-    halved: Mask,
-    prompts: Floats,
-    prefill_iterations: Floats,
+    needed: Floats, together: Floats, before: Floats, prompts: Floats, prefills: Floats
 ) -> Floats:
     """Return the iterations that an admitted prompt waits for its prefill."""
-    before = np.where(halved, EXPECTED_SHARE_BEFORE, 1.0)
-    ahead = np.where(
-        needed > 0.0, before * (arriving_together / prompts - 1.0), prefill_iterations - 1.0
-    )
+    ahead = np.where(needed > 0.0, before * (together / prompts - 1.0), prefills - 1.0)
     return np.maximum(0.0, ahead)
 
 

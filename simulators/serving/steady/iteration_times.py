@@ -197,11 +197,8 @@ def _add_drafts(
             work.append((kind, more, np.where(present, float(drafter.wide), 0.0)))
     for kind, step, times in work:
         once = layers_of(replica, step).stage(1, 0)
-        for name, column in (
-            ("pace_s", once.latency_s),
-            ("pass_s", once.latency_s),
-            ("j", once.energy_j),
-        ):
+        columns = {"pace_s": once.latency_s, "pass_s": once.latency_s, "j": once.energy_j}
+        for name, column in columns.items():
             getattr(prices, f"{kind}_{name}")[rows] += times * column
         for level, seconds in once.seconds_by_level.items():
             getattr(prices, f"{kind}_levels_s")[level, rows] += times * seconds

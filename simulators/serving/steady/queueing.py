@@ -132,9 +132,8 @@ def _whole(station: Station, lengths: Lengths, batch_size: Floats) -> list[Float
     """Return the columns of a cycle in which whole prompts are prefilled before decodes."""
     needed = station.decodes
     most = np.maximum(1.0, np.floor(station.tokens / lengths.prompt))
-    freed = np.where(
-        needed > 0.0, batch_size / np.maximum(needed, 1.0), batch_size
-    )  # during one decode
+    # Slots that become free during one decode.
+    freed = np.where(needed > 0.0, batch_size / np.maximum(needed, 1.0), batch_size)
     prompts = np.clip(np.rint(freed), 1.0, np.minimum(most, np.maximum(1.0, np.floor(batch_size))))
     # A request in a freed slot competes with the requests in the other slots freed at that time. Of
     # the requests that do not fit into its iteration, half are processed before it.
@@ -164,9 +163,8 @@ def _chunked(station: Station, lengths: Lengths, batch_size: Floats) -> list[Flo
     chunks = np.ceil(lengths.prompt / (station.tokens - checked * decoding))
     iterations = np.maximum(needed + chunks, batch_size * need / station.tokens)
     decodes = batch_size * needed / iterations
-    under_way = np.maximum(
-        1.0, chunks * batch_size / iterations
-    )  # prompts in an iteration with any
+    # Prompts in an iteration with any.
+    under_way = np.maximum(1.0, chunks * batch_size / iterations)
     left = station.tokens - checked * decodes
     tokens = np.minimum(left, under_way * lengths.prompt / chunks)
     prompts_n = np.minimum(iterations, batch_size * lengths.prompt / tokens)
@@ -213,9 +211,8 @@ def closed_population(station: Station) -> QueueState:
     capacity = station.stages * station.max_batch_size
     clients = np.where(np.isinf(station.clients), capacity, station.clients)
     running = np.minimum(clients, capacity)
-    return QueueState(
-        busy=np.minimum(1.0, running / station.stages), running=running, waiting=clients - running
-    )
+    busy = np.minimum(1.0, running / station.stages)
+    return QueueState(busy=busy, running=running, waiting=clients - running)
 
 
 def priced_batch_sizes(most: float) -> Floats:
@@ -275,9 +272,8 @@ def _open_loop_state(rate: Floats, numbers: Floats, per_s: Floats) -> QueueState
     high = np.searchsorted(numbers.max(axis=0), number)
     low_n, high_n = numbers[:, high - 1], numbers[:, high]
     is_possible = number <= most[:, None]
-    fraction = np.where(
-        is_possible, (number - low_n) / np.where(is_possible, high_n - low_n, 1.0), 1.0
-    )
+    gap_n = np.where(is_possible, high_n - low_n, 1.0)
+    fraction = np.where(is_possible, (number - low_n) / gap_n, 1.0)
     completions_per_s = per_s[:, high - 1] + fraction * (per_s[:, high] - per_s[:, high - 1])
     log_p = np.cumsum(np.log(rate[:, None] / completions_per_s), axis=1)
     log_scale = np.maximum(0.0, np.where(is_possible, log_p, -np.inf).max(axis=1))
@@ -375,8 +371,7 @@ def _prompt_wait_s(
     left = np.maximum(1.0 - share, 1.0 / (1.0 + station.stages * station.max_batch_size))
     behind_s = varied * share * one_s / left
     # The current iteration: decodes alone, or with chunked prefill also one with a chunk.
-    under_way_s = np.where(
-        station.chunked, cycle.pace_s(prices) / cycle.rounds, prices.decode_pace_s
-    )
+    round_s = cycle.pace_s(prices) / cycle.rounds
+    under_way_s = np.where(station.chunked, round_s, prices.decode_pace_s)
     rest = np.where(station.chunked, busy, (busy - share) / left)
     return behind_s + np.minimum(1.0, rest) * under_way_s / 2.0

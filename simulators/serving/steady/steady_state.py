@@ -142,6 +142,7 @@ def _columns(
     busy = state.busy * cycle.busy_s(prices) / (station.stages * cycle.pace_s(prices))
     waiting_s = (1.0 - busy) * station.stages / state.requests_per_s
     joules = cycle.joules(prices) / batch_size + prices.waiting_w * waiting_s
+    flops = design.flops_per_token * (lengths.prompt + tokens)
     iterations = cycle.decodes_n + cycle.prompts_n
     members = cycle.decodes_n * cycle.iterations.decodes + cycle.prompts_n * (
         cycle.iterations.prompt_decodes + cycle.iterations.prompts
@@ -163,10 +164,7 @@ def _columns(
         "mean_batch": members / iterations,
         "mean_acceptance_length": 1.0 / cycle.per_token,
         "utilization": busy,
-        "mfu": design.flops_per_token
-        * (lengths.prompt + tokens)
-        * per_s
-        / (gpus * design.peak_flops),
+        "mfu": flops * per_s / (gpus * design.peak_flops),
         "preemptions_recompute": whole,
         "saturated": state.saturated,
         "gpus": gpus.astype(np.int64),
