@@ -56,25 +56,6 @@ from simulators.workload.llm.step import Step, chunk_step, decode_step, prefill_
 from simulators.workload.operators import Gemm
 
 MUXSERVE = "colocation/muxserve_mps_latency.parquet"
-MUXSERVE_GPU, MUXSERVE_RUNTIME = "a100_sxm", "eager"
-"""MuxServe's file names no GPU; the paper has A100s of 80 GB. Its vLLM of 2023 launched kernels one
-by one."""
-
-LONG_PROMPT = 4096
-"""Tokens. The server before the engine takes most of the TTFT of shorter prompts."""
-
-MARLIN_MATRIX = (73_728.0, 18_432.0)
-"""Inner length and columns of the product: 1,024 and 256 for each of 72 SMs (IST-DASLab/marlin,
-`bench.py`, "ideal")."""
-
-A10_BASE_HZ = 885e6
-"""NVIDIA A10 product brief, base clock."""
-
-EXLLAMA_CONTEXT = 128.0
-"""Assumed tokens of context: the published decodes are of short texts."""
-
-MEMORY_SHARE = 0.9
-"""Share of the GPU's memory that engines reserve by default."""
 
 
 def losses(
@@ -107,7 +88,7 @@ def losses(
             yield {**cells, "predicted": predicted, "measured": measured}
 
 
-def passes(reference: Path) -> Iterator[pl.DataFrame]:
+def passes(reference: Path, gpu: str, runtime: str) -> Iterator[pl.DataFrame]:
     """Yield predicted and measured slowdowns of passes on a share of the SMs, by phase.
 
     MuxServe's authors timed passes of LLaMA under MPS. Nothing was fitted to these rows.
@@ -121,7 +102,9 @@ def passes(reference: Path) -> Iterator[pl.DataFrame]:
         ["model", "n_gpus", "mps_pct"], maintain_order=True
     ):
         ours, alone = (
-            _colocated_s(str(model), int(str(gpus)), part, share)
+            _colocated_s(
+                what_if(load_gpu(gpu), sm_scale=share), runtime, model_of(str(model)), part
+            )
             for share in (float(str(percent)) / 100.0, 1.0)
         )
         for phase, seconds in ours.items():
@@ -132,15 +115,12 @@ def passes(reference: Path) -> Iterator[pl.DataFrame]:
             yield columns(predicted=predicted, measured=measured[timed], **cells)
 
 
-def _colocated_s(model: str, gpus: int, rows: pl.DataFrame, share: float) -> dict[str, Floats]:
-    sheet, layout = load_gpu(MUXSERVE_GPU), Parallelism(tp=gpus)
-    replica = Replica(
-        model_of(model),
-        what_if(sheet, sm_scale=share),
-        cluster_for("auto", sheet),
-        layout,
-        runtime=runtime_across(load_runtime(MUXSERVE_RUNTIME), layout.width),
-    )
+def _colocated_s(
+    gpu: Gpu, runtime: str, model: LanguageModel, rows: pl.DataFrame
+) -> dict[str, Floats]:
+    layout = Parallelism(tp=int(rows["n_gpus"][0]))
+    across = runtime_across(load_runtime(runtime), layout.width)
+    replica = Replica(model, gpu, cluster_for("auto", gpu), layout, runtime=across)
     batch, tokens = (rows[name].to_numpy().astype(np.float64) for name in ("batch", "seq_len"))
     steps = {"prefill": prefill_step(batch, tokens), "decode": decode_step(batch, tokens)}
     return {phase: np.asarray(iteration(replica, step).latency_s) for phase, step in steps.items()}
@@ -163,10 +143,10 @@ def caches(reference: Path) -> Iterator[Cells]:
             yield {"split": split, "predicted": ratio, "measured": 1.0}
 
 
-def shares(reference: Path, point: Mapping[str, Any]) -> Iterator[Cells]:
+def shares(reference: Path, point: Mapping[str, Any], long_prompt: int) -> Iterator[Cells]:
     """Yield the share of the TTFT of long prompts that the KV transfer takes.
 
-    `point`: options of all deployments.
+    `point`: options of all deployments. `long_prompt`: least tokens of a long prompt.
     """
 
     def answer(pair: tuple[Record, Transfers]) -> Cells:
@@ -183,7 +163,7 @@ def shares(reference: Path, point: Mapping[str, Any]) -> Iterator[Cells]:
         return {"predicted": metrics.kv_transfer_share, "measured": measured, "label": label}
 
     pairs = transfers_left_out(list(moved(reference)))
-    return predict([pair for pair in pairs if pair[0].prompt_tokens >= LONG_PROMPT], answer)
+    return predict([pair for pair in pairs if pair[0].prompt_tokens >= long_prompt], answer)
 
 
 def reused(reference: Path) -> Iterator[Cells]:
@@ -194,48 +174,45 @@ def reused(reference: Path) -> Iterator[Cells]:
         yield {**cells, "label": f"behind {case.group}"}
 
 
-def products(reference: Path, clocks: Mapping[str, Sequence[int]]) -> Iterator[pl.DataFrame]:
+def products(
+    reference: Path, clocks: Mapping[str, Sequence[int]], base_hz: float, matrix: Sequence[float]
+) -> Iterator[pl.DataFrame]:
     """Yield speed-ups of a product by 4-bit weights on an A10, by clock.
 
     Marlin's benchmark, read off a figure to .05, with the clock free or locked at the base.
-    `clocks`: by the name of a clock, the batch sizes that are not judged.
+    `clocks`: by the name of a clock, the batch sizes that are not judged. `base_hz`: that clock.
+    `matrix`: inner length and columns of the product.
     """
     for clock, skipped in clocks.items():
         rows = records(reference, "w4a16_products", clock=clock, kernel="marlin")
         speed_up = {row.batch: row.speedup_vs_fp16 for row in rows if row.batch not in skipped}
-        batches, gpu = sorted(speed_up), _a10(clock)
-        predicted = _product_s(gpu, batches, "") / _product_s(gpu, batches, "int4")
+        batches, gpu = sorted(speed_up), load_gpu("a10")
+        if clock == "base_locked":
+            slower = base_hz / gpu.clock_hz
+            peaks = {dtype: slower * peak for dtype, peak in gpu.peak_flops.items()}
+            gpu = replace(gpu, clock_hz=base_hz, peak_flops=peaks)
+        m, (k, n) = np.array(batches, np.float64), matrix
+        half, quarter = (
+            price(Gemm(name="product", m=m, n=n, k=k, weight_dtype=dtype), gpu)
+            for dtype in ("", "int4")
+        )
+        predicted = half.latency_s / quarter.latency_s
         measured = np.array([speed_up[batch] for batch in batches])
         yield columns(predicted=predicted, measured=measured, clock=clock)
 
 
-def _a10(clock: str) -> Gpu:
-    gpu = load_gpu("a10")
-    if clock != "base_locked":
-        return gpu
-    slower = A10_BASE_HZ / gpu.clock_hz
-    peaks = {dtype: slower * peak for dtype, peak in gpu.peak_flops.items()}
-    return replace(gpu, clock_hz=A10_BASE_HZ, peak_flops=peaks)
-
-
-def _product_s(gpu: Gpu, batches: Sequence[int], weight_dtype: str) -> Floats:
-    k, n = MARLIN_MATRIX
-    m = np.array(batches, np.float64)
-    return price(Gemm(name="product", m=m, n=n, k=k, weight_dtype=weight_dtype), gpu).latency_s
-
-
-def decodes(reference: Path) -> Iterator[Cells]:
+def decodes(reference: Path, context: float) -> Iterator[Cells]:
     """Yield seconds of decodes of ExLlamaV2 with 4-bit weights on an RTX 4090.
 
     Compiled code launches the layers, so the runtime `graphs` is nearest: with `eager`, the runtime
-    of TinyChat's Python, the mean error is 34 % rather than 15 %.
+    of TinyChat's Python, the mean error is 34 % rather than 15 %. `context`: assumed tokens.
     """
     runtime = load_runtime("graphs")
 
     for row in records(reference, "exllama", gpu="RTX4090", bits_per_weight=4.0):
         model = model_of(f"{row.family} {row.size}")
         replica = replica_of(model, "rtx_4090", dtype="w4a16", kv_dtype="fp16", runtime=runtime)
-        predicted_s = _pass_s(replica, decode_step(1.0, EXLLAMA_CONTEXT))
+        predicted_s = _pass_s(replica, decode_step(1.0, context))
         cells = {"label": model.name, "measured": 1.0 / row.tokens_per_s_bs1}
         yield {**cells, "predicted": predicted_s}
 
@@ -266,26 +243,32 @@ def prompts(
 
 
 def max_throughputs(
-    reference: Path, table: str, prompt: float, output: float, systems: Mapping[str, str]
+    reference: Path,
+    table: str,
+    prompt: float,
+    output: float,
+    memory_share: float,
+    systems: Mapping[str, str],
 ) -> Iterator[Cells]:
     """Yield output tokens per second of Llama-2-70B on an A100: the largest batch that fits.
 
     The batch is prefilled at once and decoded to its end (mit-han-lab/omniserve). `table` has 0
-    where the model does not fit. `systems`: dtype by the name of the system.
+    where the model does not fit. `memory_share`: share that engines reserve.
+    `systems`: dtype by the name of the system.
     """
     published = read_records(reference / table, model="Llama-2-70B", gpu="A100-80GB")
     measured = {row.system: float(row.max_tokens_s_0_is_oom) for row in published}
     for system, dtype in systems.items():
-        predicted = _tokens_per_s(dtype, prompt, output)
+        predicted = _tokens_per_s(dtype, prompt, output, memory_share)
         yield {"label": system, "predicted": predicted, "measured": measured[system]}
 
 
-def _tokens_per_s(dtype: str, prompt: float, output: float) -> float:
+def _tokens_per_s(dtype: str, prompt: float, output: float, memory_share: float) -> float:
     """Return the throughput of the largest batch that fits; 0 if no request fits."""
     runtime = load_runtime("trtllm_session")
     options = {"dtype": dtype, "kv_dtype": "fp16", "framework": "trtllm", "runtime": runtime}
     replica = replica_of("llama2_70b", "a100_sxm", **options)
-    free_bytes = MEMORY_SHARE * replica.gpu.hbm_bytes
+    free_bytes = memory_share * replica.gpu.hbm_bytes
     free_bytes -= weight_bytes(replica.model, replica.layout, replica.dtype)
     request = kv_bytes_per_token(replica.model, replica.layout, replica.kv_dtype) * (
         prompt + output

@@ -18,8 +18,8 @@ import polars as pl
 from lab.claims.claim import Cells, figures, predict, together
 from lab.fits import training as fits
 from lab.scenarios import find
-from lab.tables.rows import read_records
-from lab.tables.training import ProfiledPlan, TrainingSubmission, iterations, submissions
+from lab.tables.rows import Record, read_records
+from lab.tables.training import TrainingSubmission, iterations, submissions
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
@@ -88,33 +88,33 @@ def plans(reference: Path) -> Iterator[Cells]:
         for half in range(2):
             fitted, tested = mine[half::2], mine[1 - half :: 2]
             sizes = np.array([[1.0, _ring_bytes(plan)] for plan in fitted])
-            sync_s = np.array([plan.sync_s for plan in fitted])
+            sync_s = np.array([plan.grad_sync_s for plan in fitted])
             found, *_ = np.linalg.lstsq(sizes, sync_s, rcond=None)
             latency_s, s_per_byte = (max(0.0, float(value)) for value in found)
-            base = float(np.median([plan.peak_bytes - plan.held_bytes for plan in fitted]))
+            base = float(np.median([plan.peak_mem_bytes - plan.held_bytes for plan in fitted]))
             for plan in tested:
                 step_s = _step_s(plan, latency_s + s_per_byte * _ring_bytes(plan))
-                cells = {"cluster": cluster, "micro_batch": plan.micro_batch}
+                cells = {"cluster": cluster, "micro_batch": plan.mbs}
                 pairs = {
-                    "time": (step_s, plan.seconds),
-                    "memory": (plan.held_bytes + base, plan.peak_bytes),
+                    "time": (step_s, plan.iter_time_s),
+                    "memory": (plan.held_bytes + base, plan.peak_mem_bytes),
                 }
                 yield from figures("metric", pairs, **cells)
 
 
-def _ring_bytes(plan: ProfiledPlan) -> float:
+def _ring_bytes(plan: Record) -> float:
     """Return the bytes a rank sends in a ring all-reduce of the gradients."""
-    return 2.0 * (plan.dp - 1) / plan.dp * plan.gradient_bytes
+    return float(2.0 * (plan.dp - 1) / plan.dp * plan.gradient_bytes)
 
 
-def _step_s(plan: ProfiledPlan, sync_s: float) -> float:
+def _step_s(plan: Record, sync_s: float) -> float:
     """Return the seconds of a step under 1F1B, without the time of activation transfers."""
     pp = len(plan.stages)
     passes = [(forward, backward, 0.0, backward) for forward, backward, _ in plan.stages]
     ends = np.zeros(1)
     tasks = sorted_tasks(ONE_F_ONE_B, pp, 1, plan.micro_batches)
     play(pp, tasks, np.array([passes]), np.zeros(1), ends)
-    return float(ends[0]) + max(update for _, _, update in plan.stages) + sync_s
+    return float(ends[0] + max(update for _, _, update in plan.stages) + sync_s)
 
 
 def measured_steps(reference: Path) -> Iterator[Cells]:

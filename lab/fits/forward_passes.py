@@ -14,7 +14,7 @@ import numpy as np
 from lab.fits.driver import Calibration, declared, rounded
 from lab.fits.methods import COVERED_SHARE, best_share, grouped, quantile
 from lab.tables import fp32
-from lab.tables.passes import LAYER_GPUS, LayerRows, PassCase, layer_rows
+from lab.tables.passes import FACTS, LayerRows, PassCase, layer_rows
 from lab.tables.passes import TABLES as PASS_TABLES
 from lab.tables.rows import Record, Rows, read_records
 from planning.calibrate.kernels import fit_few
@@ -42,7 +42,7 @@ def fit_clocks(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the slowdown of each GPU under busy tensor cores, and the mean for other GPUs."""
     slowdown, held_out, rows = {}, [], 0
     layers = layer_rows(reference)
-    for gpu in LAYER_GPUS.values():
+    for gpu in FACTS.layer_gpus.values():
         mine = [one for one in layers if one.replica.gpu.name == gpu]
         fitted = [one for one in mine if not one.is_test]
         slowdown[gpu] = best_share(SHARES, [partial(_busy_errors, one) for one in fitted])

@@ -50,7 +50,7 @@ from planning.calibrate.measurements import (
 )
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.core.folder import GPUS
+from simulators.core.folder import GPUS, read_toml
 from simulators.evidence.lookup import BEST
 from simulators.graphs.launches import DEPTHWISE, backward_launches, forward_launches
 from simulators.graphs.price import Framework, PricedLaunches, price_launches, slowdown
@@ -65,20 +65,18 @@ from simulators.workload.graphs.transformers import (
     per_head_shape,
 )
 
-TABLES = ("gpu_kernels/gemm.parquet", "gpu_kernels/vector.parquet", "gpu_kernels/conv.parquet")
+FACTS = Record(read_toml(Path(__file__).with_suffix(".toml")))
 
-SPLIT = "shape groups by hash: random shapes and half of the layers' shapes fitted, half held out"
 
 SHAPE = {"linear": ("n", "k"), "bmm": ("m", "n", "k"), "conv": WINDOW}
 """Sizes that make up a shape; the batch and the rows of activations vary with the load."""
 
 FAULTY = {("p4", "linear", "train")}  # in another clock state; see the cautions of the data set
-TWINS = {"mi250": "mi210"}  # one die of an MI250 behaves as an MI210 within 5 %
 
 
 def read_rows(reference: Path) -> list[Rows]:
     """Return the rows of GPUs with a data sheet, by GPU and operator class."""
-    files = (reference / name for name in TABLES)
+    files = (reference / name for name in FACTS.tables)
     tables = (read_table(file, NEEDS) for file in files if file.is_file())
     parts = (part for table in tables for part in rows_of_table(table))
     return [rows for rows in joined(parts, lambda part: (part.gpu, part.kernel)) if len(rows)]
@@ -115,7 +113,7 @@ def catalog_name(measured: str) -> str:
     if not known:
         raise UnknownNameError("gpu", measured, GPUS.names())
     found = GPUS.find(known).stem
-    return TWINS.get(found, found)
+    return str(FACTS.twins.get(found, found))
 
 
 def is_in_catalog(measured: str) -> bool:
@@ -308,20 +306,6 @@ def _switch_experts(g: Sketch, model: TimedTransformer, y: int, tp: int) -> int:
 
 
 MODEL_TIMES, SHAPES = "gpu_models/labels.parquet", "gpu_models/models.json"
-CODES = {
-    "bert-large": "bert",
-    "gpt2-large": "gpt2",
-    "gpt3-xl-3072": "gpt2",
-    "gpt3-2.7b": "gpt2",
-    "opt-1.3b": "opt",
-    "switch-xl-4e": "switch",
-}
-"""Models of the table, by the code that ran them."""
-
-PEERS = ("neusight", "roofline", "habitat", "li")
-ALLOCATOR_SHARE, LONGEST_LAUNCH_S = 0.62, 1e-4
-"""A backward pass has twice the products of its forward pass. A forward pass that takes more than
-this share of it, and longer than hosts need to launch it, allocated its memory afresh."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,8 +329,8 @@ class GraphCase:
 
     def is_allocating(self, launches: float) -> bool:
         """Return whether a forward pass of so many launches shows fresh allocations."""
-        is_long = self.backward_s > 0 and self.forward_s > ALLOCATOR_SHARE * self.backward_s
-        return is_long and self.forward_s > LONGEST_LAUNCH_S * launches
+        is_long = self.backward_s > 0 and self.forward_s > FACTS.allocator_share * self.backward_s
+        return is_long and self.forward_s > FACTS.longest_launch_s * launches
 
     def graph(self, reference: Path, batch: int = 0, tp: int = 1) -> Graph:
         """Return the model as one GPU runs it."""
@@ -363,12 +347,12 @@ class GraphCase:
 def read_cases(reference: Path) -> list[GraphCase]:
     """Return every row of the table whose model and GPU are known."""
     rows = read_records(reference / MODEL_TIMES)
-    known = known_rows(rows, MODEL_TIMES, gpu=is_in_catalog, model=CODES.__contains__)
+    known = known_rows(rows, MODEL_TIMES, gpu=is_in_catalog, model=FACTS.codes.__contains__)
     return [_case(row) for row in known]
 
 
 def _case(row: Record) -> GraphCase:
-    peers_ms = {peer: row[f"{peer}_predicted_ms"] for peer in PEERS}
+    peers_ms = {peer: row[f"{peer}_predicted_ms"] for peer in FACTS.peers}
     return GraphCase(
         gpu=load_gpu(catalog_name(row.gpu)),
         graph_name=f"{row.model} {row.mode} {row.seq_len} x {row.batch}",
@@ -397,7 +381,7 @@ def _model(reference: Path, name: str, *, language_head: bool) -> TimedTransform
     more = {key: shape.get(key, 0) for key in ("head_dim", "experts", "expert_capacity")}
     return TimedTransformer(
         name=name,
-        code=CODES[name],
+        code=FACTS.codes[name],
         max_context=shape["seq_len_measured"],
         has_language_head=language_head,
         **sizes,
@@ -427,8 +411,6 @@ def price_graph(
 
 PROFILES, PROFILED_GPU = file_of("orion"), "v100_sxm"  # rented where only this form is offered
 FITTED = "mobilenetv2_32_fb1"  # sets the time of depthwise kernels; all others are held out
-DEPTHWISE_KERNELS = ("forward_kernel", "backward_kernel", "grad_weight_kernel")
-"""Endings of PyTorch's names of depthwise kernels, in the order of `DEPTHWISE`."""
 
 
 @dataclass(frozen=True)
@@ -478,5 +460,5 @@ def depthwise_paces(profiles: list[WorkloadProfile]) -> dict[str, float]:
     return {
         pace: sum(s for kernel, s in one.kernels if f"conv_depthwise2d_{name}" in kernel)
         / float(np.sum(one.priced.seconds[paces == pace]))
-        for pace, name in zip(DEPTHWISE, DEPTHWISE_KERNELS, strict=True)
+        for pace, name in zip(DEPTHWISE, FACTS.depthwise_kernels, strict=True)
     }

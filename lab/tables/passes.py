@@ -24,27 +24,19 @@ from simulators.composition.adjustments import throttled_s
 from simulators.composition.operator_prices import compute_rows
 from simulators.composition.price import part_rows
 from simulators.composition.replica import EVERYTHING, Effects, Replica, Runtime
+from simulators.core.folder import read_toml
 from simulators.core.jit import Floats
 from simulators.workload.llm.parallelism import Parallelism, Stage, stage_of
 from simulators.workload.llm.step import Shard, Step, chunk_step, decode_step, prefill_step
 from simulators.workload.llm.transformer import token_operators
 from simulators.workload.operators import Collective
 
-SPLITWISE = "serving_modern/splitwise_perf_model.parquet"
-TINYCHAT = "quantization/awq_tinychat_decode_bs1.parquet"
-REUSE = "quantization/kv_reuse_ttft_llama3_8b_4090_q32.parquet"
-CONCURRENT = "serving_measured/inferencex_aic_silicon.parquet"
+FACTS = Record(read_toml(Path(__file__).with_suffix(".toml")))
+
 STATIC = file_of("static_batches")
-LINEAR = "llm_ops/linear_ops.parquet"
 
 SESSION = "trtllm_session"  # TensorRT-LLM's runtime before PyTorch
-XQA_SINCE = "v0.8.0"  # first release in which the query heads of a group read its keys together
-AMBIGUOUS = "v0.7.1"  # some rates of several GPUs must be per GPU, which the table does not say
 
-MIXED_TOKENS = 64.0  # prompt tokens that a decode iteration, bound by memory, takes almost for free
-QUESTION = 32.0  # tokens behind each history of the table of reuse
-MEAN_LENGTH = 0.9  # the client of the concurrent table draws 0.8 to 1 of the stated lengths
-DECODE_POINTS = 9  # decodes that represent a batch: their time is linear in the context
 
 NO_RUNTIME = Runtime(name="none", layer_s=0.0, host_s=0.0, sequence_s=0.0)
 """Kernels and messages alone; the runtime of a case is given with the prediction."""
@@ -72,7 +64,7 @@ class StaticBatch:
     @property
     def shares_keys(self) -> bool:
         """Whether the release has XQA; without it every head reads the keys of its group."""
-        return self.version >= XQA_SINCE
+        return bool(self.version >= FACTS.xqa_since)
 
     @property
     def measured_s(self) -> float:
@@ -90,7 +82,7 @@ def static_rows(reference: Path) -> list[StaticBatch]:
     """Return the static batches, each from the last release with it, without ambiguous rows."""
     found = {}
     for row in sorted(records(reference, "static_batches"), key=lambda row: str(row.doc_tag)):
-        if row.doc_tag == AMBIGUOUS and row.tp_size > 1:
+        if row.doc_tag == FACTS.ambiguous and row.tp_size > 1:
             continue
         load = (int(row.tp_size), int(row.batch_size), int(row.isl), int(row.osl))
         engine = (model_name(row.model), row.gpu, row.precision)
@@ -159,7 +151,7 @@ def splitwise(reference: Path, phase: str) -> Iterator[PassCase]:
     another, so only single prompts are kept. Fits use the rows, except those at tp 4.
     """
     is_prompt = phase == "prompt"
-    for row in _known_rows(reference / SPLITWISE, gpu="hardware"):
+    for row in _known_rows(reference / FACTS.splitwise, gpu="hardware"):
         batch, prompt = float(row.batch_size), float(row.prompt_size)
         if row.synthetic_pcap or (is_prompt and batch > 1):
             continue
@@ -177,7 +169,7 @@ def tinychat(reference: Path, column: str) -> Iterator[PassCase]:
     Fits use those on A100.
     """
     dtype = "fp16" if column == "fp16_ms_per_token" else "w4a16"
-    for row in _known_rows(reference / TINYCHAT):
+    for row in _known_rows(reference / FACTS.tinychat):
         if row[column] is not None:
             gpu = gpu_name(row.gpu)
             replica, terms = _replica(row.model, gpu, 1, dtype), (Term(decode_step(1.0, 4.0)),)
@@ -191,11 +183,11 @@ def tinychat_prompts(reference: Path, *, reused: bool) -> Iterator[PassCase]:
     reason, 1.5 times as long as the same page states for prompts of that length.
     """
     column = "w4_kv_reuse_ttft_ms" if reused else "w4_no_reuse_ttft_ms"
-    for row in read_records(reference / REUSE):
+    for row in read_records(reference / FACTS.reuse):
         history = float(row.history_tokens)
-        whole = prefill_step(1.0, history + QUESTION)
-        terms = (Term(chunk_step(QUESTION, history, 1.0) if reused else whole),)
-        replica, is_test = _replica("LLaMA-3-8B", "RTX4090", 1, "w4a16"), history > QUESTION
+        whole = prefill_step(1.0, history + FACTS.question)
+        terms = (Term(chunk_step(FACTS.question, history, 1.0) if reused else whole),)
+        replica, is_test = _replica("LLaMA-3-8B", "RTX4090", 1, "w4a16"), history > FACTS.question
         yield PassCase(f"{history:,.0f}", replica, terms, row[column] * 1e-3, reused or is_test)
 
 
@@ -207,13 +199,13 @@ def concurrent(reference: Path, gpu: str) -> Iterator[PassCase]:
     `MIXED_TOKENS` prompt tokens per iteration are left out: the scheduler decides there. Fits use
     H100, except at tp 4.
     """
-    for row in read_records(reference / CONCURRENT, gpu=gpu, mode="agg"):
+    for row in read_records(reference / FACTS.concurrent, gpu=gpu, mode="agg"):
         if not (is_model(row.model) and model_name(row.model).startswith("llama3_1_")):
             continue
         clients = float(row.concurrency)
-        output, prompt = MEAN_LENGTH * row.osl, MEAN_LENGTH * row.isl
+        output, prompt = FACTS.mean_length * row.osl, FACTS.mean_length * row.isl
         prompts = (clients - 1.0) / output
-        if prompts * prompt > MIXED_TOKENS:
+        if prompts * prompt > FACTS.mixed_tokens:
             continue
         dtype = row.precision if row.precision in ("fp8", "fp4") else "bf16"
         # Recipes of quantized checkpoints store the KV cache in 8 bits (InferenceX, 70b_*.sh).
@@ -234,9 +226,9 @@ def static_batches(reference: Path, version: str) -> Iterator[PassCase]:
         batch, prompt, output = (float(row[c]) for c in ("batch_size", "isl", "osl"))
         tp = int(row.tp_size)
         replica = _replica(row.model, row.gpu, tp, row.precision, kv_dtype=row.precision)
-        points = [(i + 0.5) / DECODE_POINTS for i in range(DECODE_POINTS)]
+        points = [(i + 0.5) / FACTS.decode_points for i in range(FACTS.decode_points)]
         decodes = [
-            Term(decode_step(batch, prompt + at * output), (output - 1.0) / DECODE_POINTS)
+            Term(decode_step(batch, prompt + at * output), (output - 1.0) / FACTS.decode_points)
             for at in points
         ]
         terms = (Term(prefill_step(batch, prompt)), *decodes)
@@ -277,32 +269,26 @@ class PassTable:
 
 
 TABLES = (
-    PassTable("llama2_70b_token_time", SPLITWISE, lambda r: splitwise(r, "token"), "eager_tp"),
-    PassTable("llama2_70b_prompt_time", SPLITWISE, lambda r: splitwise(r, "prompt"), "eager_tp"),
-    PassTable("decode_w4a16", TINYCHAT, lambda r: tinychat(r, "int4_awq_ms_per_token"), "eager"),
-    PassTable("decode_fp16", TINYCHAT, lambda r: tinychat(r, "fp16_ms_per_token"), "eager"),
-    PassTable("llama3_1_tpot_h100", CONCURRENT, lambda r: concurrent(r, "h100_sxm"), "graphs"),
-    PassTable("llama3_1_tpot_b200", CONCURRENT, lambda r: concurrent(r, "b200_sxm"), "graphs"),
+    PassTable(
+        "llama2_70b_token_time", FACTS.splitwise, lambda r: splitwise(r, "token"), "eager_tp"
+    ),
+    PassTable(
+        "llama2_70b_prompt_time", FACTS.splitwise, lambda r: splitwise(r, "prompt"), "eager_tp"
+    ),
+    PassTable(
+        "decode_w4a16", FACTS.tinychat, lambda r: tinychat(r, "int4_awq_ms_per_token"), "eager"
+    ),
+    PassTable("decode_fp16", FACTS.tinychat, lambda r: tinychat(r, "fp16_ms_per_token"), "eager"),
+    PassTable(
+        "llama3_1_tpot_h100", FACTS.concurrent, lambda r: concurrent(r, "h100_sxm"), "graphs"
+    ),
+    PassTable(
+        "llama3_1_tpot_b200", FACTS.concurrent, lambda r: concurrent(r, "b200_sxm"), "graphs"
+    ),
     PassTable("static_batch", STATIC, lambda r: static_batches(r, "v0.9.0"), "graphs"),
 )
 
-LAYER_SOURCE = "vidur"  # other sources of the table include launches, or time reduced models
-LAYER_GPUS = {"a100": "a100_sxm", "h100": "h100_sxm", "a40": "a40"}  # of that source
-HELD_OUT_MODELS = ("meta-llama/Llama-2-70b-hf", "meta-llama/Meta-Llama-3-70B")  # used by no fit
-TIMED_OPERATORS = {
-    "input_layernorm": 1,
-    "attn_pre_proj": 1,
-    "attn_rope": 1,
-    "attn_post_proj": 1,
-    "post_attention_layernorm": 1,
-    "mlp_up_proj": 1,
-    "mlp_act": 1,
-    "mlp_down_proj": 1,
-    "add": 2,
-}
-"""Columns of a layer and how often a layer runs the operator."""
 
-NOT_TIMED = ("cache_write",)  # our operators that the tables count as attention
 KERNEL_BY_KERNEL = Effects(fusion=False, clocks=False)
 ONE_LAYER = Stage(dense_layers=1, expert_layers=0, has_embedding=False, has_head=False)
 
@@ -319,7 +305,7 @@ class LayerRows:
     @property
     def is_test(self) -> bool:
         """Whether no fit uses the model."""
-        return self.model in HELD_OUT_MODELS
+        return self.model in FACTS.held_out_models
 
     @functools.cached_property
     def work_s(self) -> tuple[Floats, Floats]:
@@ -327,7 +313,7 @@ class LayerRows:
         replica = self.replica
         shard = Shard(replica.model, replica.layout, ONE_LAYER, replica.dtype)
         rows = compute_rows(token_operators(shard, self.tokens), replica, "tokens")
-        kept = [row for row in rows if row.operator.name not in NOT_TIMED]
+        kept = [row for row in rows if row.operator.name not in FACTS.not_timed]
         matrix_s = np.zeros_like(self.tokens)
         for row in kept:
             assert not isinstance(row.operator, Collective)
@@ -344,15 +330,20 @@ class LayerRows:
 def layer_rows(reference: Path) -> list[LayerRows]:
     """Return the measured layers of every GPU, model and tensor parallel degree."""
     groups: dict[tuple[str, str, int], list[Record]] = {}
-    for row in read_records(reference / LINEAR, source=LAYER_SOURCE, gpu=list(LAYER_GPUS)):
-        if all(row[f"{name}_ms"] is not None for name in TIMED_OPERATORS):
+    for row in read_records(
+        reference / FACTS.linear, source=FACTS.layer_source, gpu=list(FACTS.layer_gpus)
+    ):
+        if all(row[f"{name}_ms"] is not None for name in FACTS.timed_operators):
             groups.setdefault((row.gpu, row.model, int(row.tp)), []).append(row)
     found = []
     for (gpu, model, tp), rows in groups.items():
-        sums = [sum(row[f"{n}_ms"] * times for n, times in TIMED_OPERATORS.items()) for row in rows]
+        sums = [
+            sum(row[f"{n}_ms"] * times for n, times in FACTS.timed_operators.items())
+            for row in rows
+        ]
         more = {"framework": "vllm", "effects": KERNEL_BY_KERNEL}
         shape, layout = _one_layer_model(rows[0]), Parallelism(tp=tp)
-        replica = replica_of(shape, LAYER_GPUS[gpu], layout=layout, **more)
+        replica = replica_of(shape, FACTS.layer_gpus[gpu], layout=layout, **more)
         tokens = np.array([row.num_tokens for row in rows], np.float64)
         found.append(LayerRows(replica, model, tokens, np.array(sums, np.float64) * 1e-3))
     return found

@@ -29,7 +29,7 @@ from simulators.workload.precision import BYTES
 
 FACTS = Record(read_toml(Path(__file__).with_suffix(".toml")))
 SOURCES: Mapping[str, str] = FACTS.sources
-TABLES = MEASURED, FLAGGED = FACTS.tables["measured"], FACTS.tables["flagged"]
+MEASURED, FLAGGED = FACTS.tables["measured"], FACTS.tables["flagged"]
 PAPERS, MEGASCALE, FOUNDRY = "A100 papers", "MegaScale", "llm-foundry"
 BRIDGE, DGXC, TITAN, AUTOMODEL = "Megatron-Bridge", "DGX Cloud", "torchtitan", "Automodel"
 WIDE_GRADIENTS = (PAPERS, MEGASCALE)  # Megatron-LM sums gradients in fp32 by default
@@ -323,24 +323,13 @@ def _submission(row: Record, rounds: tuple[str, ...]) -> TrainingSubmission:
     return TrainingSubmission(row.benchmark, row.submitter, gpus, job, plans, seconds, rounds)
 
 
-@dataclass(frozen=True)
-class ProfiledPlan:
-    """A plan of Sailor, measured as a whole, with its stages from the profile of layers."""
+def iterations(reference: Path) -> Iterator[Record]:
+    """Yield Sailor's plans whose layers were all profiled, without copies and broken rows.
 
-    cluster: str
-    stages: tuple[tuple[float, float, float], ...]  # forward, backward and update seconds
-    micro_batch: int
-    micro_batches: int
-    dp: int
-    gradient_bytes: float  # of the stage with most weights, on one rank
-    seconds: float
-    sync_s: float
-    peak_bytes: float
-    held_bytes: float  # weights and activations as the profile counts them
-
-
-def iterations(reference: Path) -> Iterator[ProfiledPlan]:
-    """Yield Sailor's plans whose layers were all profiled, without copies and broken rows."""
+    A plan was measured as a whole. Of the profile of layers it has `stages`, the forward, backward
+    and update seconds of each; `gradient_bytes` of the stage with most weights, on one rank; and
+    `held_bytes`, weights and activations.
+    """
     tables = FACTS.sailor
     times = {
         (row.model, row.gpu, row.mbs, row.tp, int(row.layer)): (row.fwd_s, row.bwd_s, row.update_s)
@@ -361,7 +350,7 @@ def _profiled_plan(
     row: Record,
     times: Mapping[tuple[Any, ...], tuple[float, float, float]],
     sizes: Mapping[tuple[str, int, int], Record],
-) -> ProfiledPlan | None:
+) -> Record | None:
     """Return one plan; None where a layer was not timed."""
     [plan] = json.loads(row.pipeline_list)
     layers, mbs = plan["layers_per_stage"], row.mbs
@@ -387,15 +376,5 @@ def _profiled_plan(
         logits = 4 * mbs * known[-1].act_output_bytes if stage is layers[-1] and known else 0.0
         activations = in_flight * mbs * sum(one.act_mem_bytes for one in known)
         held = max(held, 4 * weights + activations + logits)
-    return ProfiledPlan(
-        cluster=row.cluster,
-        stages=tuple(stages),
-        micro_batch=mbs,
-        micro_batches=micro_batches,
-        dp=row.dp,
-        gradient_bytes=most,
-        seconds=row.iter_time_s,
-        sync_s=row.grad_sync_s,
-        peak_bytes=row.peak_mem_bytes,
-        held_bytes=held,
-    )
+    derived = {"stages": stages, "gradient_bytes": most, "held_bytes": held}
+    return Record(row | derived | {"micro_batches": micro_batches})
