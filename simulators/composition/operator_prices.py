@@ -9,6 +9,7 @@ accelerator may compute in place of the GPU; memory, links and host stay those o
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -238,22 +239,29 @@ def _row_at_clock(operator: Compute, replica: Replica, part: str) -> Row:
     competing = replica.runtime.competing(kernels_of(operator), architecture)  # DeepEP has GEMMs
     allowed = own if replica.framework or not competing else competing
     kernels = [_among_others(operator, replica, framework, part) for framework in allowed]
-    best, *others = _known_alike(kernels)
-    for other in others:
-        best = best.select(best.seconds > other.seconds, other)
+    best = _fastest(kernels)
     best = replace(best, joules=energy_j(operator, replica.gpu, np.asarray(best.seconds)))
     return best.scaled(lambda column: column * repeat)
 
 
-def _known_alike(kernels: Sequence[Row]) -> list[Row]:
-    """Return the kernels measured on the GPU, else those with about the narrowest interval.
+def _fastest(kernels: Sequence[Row]) -> Row:
+    """Return the fastest kernel measured on the GPU, else of those with about the least interval.
 
-    The minimum of several predictions is biased low, more so for wide intervals.
+    The minimum of several predictions is biased low, more so for wide intervals. Each row is
+    decided by itself.
     """
-    if own := [one for one in kernels if one.is_own]:
-        return own
-    spread = [float(np.median(np.log(one.hi_s / one.lo_s))) for one in kernels]
-    return [one for one, s in zip(kernels, spread, strict=True) if s <= ALIKE * min(spread)]
+    own = [one for one in kernels if one.is_own]
+    best, *others = own or kernels
+    if not others:
+        return best
+    spread = [np.log(one.hi_s / one.lo_s) for one in (best, *others)]
+    widest = np.inf if own else ALIKE * functools.reduce(np.minimum, spread)
+    best_s = np.where(spread[0] > widest, np.inf, best.seconds)
+    for other, its_spread in zip(others, spread[1:], strict=True):
+        is_faster = (best_s > other.seconds) & ~(its_spread > widest)
+        best_s = np.where(is_faster, other.seconds, best_s)
+        best = best.select(is_faster, other)
+    return best
 
 
 def _among_others(operator: Compute, replica: Replica, framework: str, part: str) -> Row:

@@ -144,7 +144,7 @@ class Laws:
             columns = columns_of(self.simulator.point)
             points: list[dict[str, Any]] = []
             for number in range(count):
-                point = {c.name: _drawn(c, self.draws.get(c.name), dice) for c in columns}
+                point = {c.name: drawn(c, self.draws.get(c.name), dice) for c in columns}
                 if number % self.alike:
                     point |= {name: points[-1][name] for name in self.shared}
                 points.append(self.consistent(point))
@@ -187,7 +187,7 @@ def _violation(laws: Laws, sample: Sample, holds: Mask) -> str:
     return f"{len(unusual)} of {holds.size} rows break it, for example {unusual[number]}\n{row}"
 
 
-def _drawn(column: Column, draw: Draw | None, dice: np.random.Generator) -> Any:
+def drawn(column: Column, draw: Draw | None, dice: np.random.Generator) -> Any:
     """Return a random value of a column: its default in half of the cases."""
     if draw is not None:
         return draw(dice)

@@ -2,9 +2,11 @@
 
 In a box only the batch size and the tokens of an iteration vary. A step with less work takes no
 longer, so each step is priced at the least work of any design in the box. With batch size `n`, `R`
-rounds of which `C` are calm, and a decode and a prompt iteration of `d <= p` seconds,
+rounds of which `C` are calm and `F` full of prompts, and a decode and a prompt iteration of `d` and
+`p` seconds,
 
-    cost   ~ pace / n             pace = C d + (R - C) p = R d + (R - C) (p - d)
+    cost   ~ pace / n             pace = C d + (R - C) p = R d + (R - C) (p - d)    if d <= p
+                                  pace = R d - F (d - p)                          if d > p
     TTFT  >= backlog * pp * p + chunks * (pass of a prompt)
     TPOT  >= pp * (needed * d + others * p + stretched * (p - d)) / later
 
@@ -78,6 +80,7 @@ class Terms:
 
     rounds_per_request: Floats
     mixed_share: Floats  # share of the rounds in which a batch in flight has a prompt
+    full_share: Floats  # upper bound of that in which all of them have
     chunks: Floats
     backlog: Floats
     others: Floats
@@ -180,7 +183,9 @@ class _Box:
         tpot_s = needed * decode_s + np.where(self.open, 0.0, shared_s)
         tpot_s = np.where(self.open & ~station.chunked, 0.0, station.stages * tpot_s / later)
         tpot_s = np.where(lengths.output > 1.0, tpot_s, np.inf)
-        pace_s = terms.rounds_per_request * (decode_s + terms.mixed_share * longer_s)
+        round_s = decode_s + terms.mixed_share * longer_s
+        round_s -= terms.full_share * np.maximum(decode_s - prompt_s, 0.0)
+        pace_s = terms.rounds_per_request * round_s
         per_s = design.replicas * np.where(self.open, station.rate, 1.0 / pace_s)
         size = design.gpus * design.replicas
         usd = usd_per_mtok(design.usd_per_gpu_hour, size, per_s * lengths.output)
@@ -246,6 +251,7 @@ def _whole(box: _Box) -> tuple[Terms, Iterations]:
     terms = Terms(
         rounds_per_request=needed / batch_sizes.high + 1.0 / prompts.high,
         mixed_share=1.0 - power(needed / (needed + prefill_iterations.low), box.station.stages),
+        full_share=power(1.0 - needed / (needed + prefill_iterations.high), box.station.stages),
         chunks=np.ones(needed.size),
         backlog=backlog.low,
         others=np.maximum(0.0, prefill_iterations.low - 1.0 - backlog.high),
@@ -291,6 +297,7 @@ def _chunked(box: _Box) -> tuple[Terms, Iterations]:
     terms = Terms(
         rounds_per_request=1.0 / served.high,
         mixed_share=1.0 - calm,
+        full_share=power(np.minimum(1.0, served.high * prompt / tokens.low), box.station.stages),
         chunks=chunks.low,
         backlog=np.maximum(0.0, batch_sizes.low * need / most.high - needed - chunks.high),
         others=np.zeros(needed.size),

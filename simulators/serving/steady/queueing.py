@@ -8,7 +8,8 @@ one cycle every slot of a batch serves one request, and the slowest stage works
 
 In a pipeline all batches in flight pass all stages in one round, and a round lasts as if all were
 like its longest batch: behind a batch with prompts the others wait at one stage and leave bubbles
-at the rest. A round without prompts has the share `(decodes_n / (decodes_n + prompts_n)) ** pp`.
+at the rest. A round without prompts has the share `(decodes_n / (decodes_n + prompts_n)) ** pp`,
+and likewise one with prompts in all batches.
 
 Whole prompts first (Kwon et al., 2023): a cycle has `D - 1` decode iterations of all running
 requests, and between two of them the prompts of the `b / (D - 1)` requests that took a free
@@ -61,6 +62,7 @@ class Cycle:
     prompts_n: Floats
     rounds: Floats  # iterations of both kinds
     calm: Floats  # share of the rounds without a prompt in any batch in flight
+    full: Floats  # share of the rounds with prompts in all of them
     later: Floats  # output tokens of a request after the first
     per_token: Floats  # decodes per later token
     chunks: Floats  # iterations of one prompt
@@ -71,8 +73,9 @@ class Cycle:
     def pace_s(self, prices: Prices) -> Floats:
         """Return the seconds of a cycle of the pipeline divided by the batches in flight."""
         slow = np.maximum(prices.decode_pace_s, prices.prompt_pace_s)
-        calm = self.rounds * self.calm
-        return calm * prices.decode_pace_s + (self.rounds - calm) * slow
+        mixed = 1.0 - self.calm - self.full
+        alike = self.calm * prices.decode_pace_s + self.full * prices.prompt_pace_s
+        return self.rounds * (alike + mixed * slow)
 
     def busy_s(self, prices: Prices) -> Floats:
         """Return the seconds of a cycle's work, summed over stages."""
@@ -102,6 +105,7 @@ def cycle_of(station: Station, lengths: Lengths, kind: Ints, batch_size: Floats)
         prompts_n=prompts_n,
         rounds=decodes_n + prompts_n,
         calm=power(decodes_n / (decodes_n + prompts_n), station.stages),
+        full=power(prompts_n / (decodes_n + prompts_n), station.stages),
         later=later,
         per_token=np.where(later > 0.0, station.decodes / np.where(later > 0.0, later, 1.0), 1.0),
         chunks=chunks,
