@@ -445,7 +445,6 @@ def _impossible(group: Group, sizes: Columns, moved: Floats, gpu: Gpu) -> NDArra
 
 
 def _refusal(schedule: Schedule, group: Group, gpu: Gpu) -> str:
-    """Return why an operator cannot have a schedule, or an empty string."""
     if OPS[group["op"]].build is not _product:
         return f"op_has_no_tile: {group['op']}"
     return schedule.refusal(gpu, group["dtype"])

@@ -152,10 +152,9 @@ def deployment_of(
     if len(pools) > 1:
         return _combined([deployment_of(pool, runtime) for pool in pools])
     model, sheet = load_model(point.model), load_gpu(point.gpu)
-    counted = counted_tokens(point.moe.routing_histogram) if point.moe.routing_histogram else ()
-    routing = Routing(
-        point.moe.backend, point.moe.routing_skew, point.moe.redundant_experts, counted
-    )
+    moe = point.moe
+    counted = counted_tokens(moe.routing_histogram) if moe.routing_histogram else ()
+    routing = Routing(moe.backend, moe.routing_skew, moe.redundant_experts, counted)
     layout = Parallelism(point.tp, point.pp, point.ep, point.attention_dp, routing)
     array = point.accelerator
     hardware = _hardware(

@@ -201,9 +201,8 @@ def prepare(
 ) -> PreparedRun:
     """Look up the deployment, the requests and the policies of a point; see `run_of`."""
     if point.pp > point.max_batch:
-        raise Infeasible(
-            "batch_smaller_than_pipeline", f"max_batch {point.max_batch}, pp {point.pp}"
-        )
+        sizes = f"max_batch {point.max_batch}, pp {point.pp}"
+        raise Infeasible("batch_smaller_than_pipeline", sizes)
     cache = cache or RunCache()
     deployment, scheduler = cache.deployment(point), cache.scheduler(point.scheduler)
     asked = asked or cache.requests(point)

@@ -307,12 +307,6 @@ def _drafting_model(point: ServingPoint, target: LanguageModel) -> LanguageModel
 
 def dense_layer(model: LanguageModel) -> LanguageModel:
     """Return a model of one layer without experts."""
-    if not model.experts:
-        return replace(model, name=f"{model.name} head", layers=1)
-    return replace(
-        model,
-        name=f"{model.name} head",
-        layers=1,
-        dense_layers=1,
-        ffn=model.ffn or 4 * model.hidden,
-    )
+    head = replace(model, name=f"{model.name} head", layers=1)
+    ffn = model.ffn or 4 * model.hidden
+    return replace(head, dense_layers=1, ffn=ffn) if model.experts else head

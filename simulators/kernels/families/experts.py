@@ -131,10 +131,8 @@ def expert_seconds(
     pad, slower = _tile(sizes, numbers)
     unaligned = np.where(sizes.width % VECTOR == 0.0, 1.0, numbers.get("unaligned", 1.0))
     compute_s = 2.0 * n * k * (rows + pad * activated) / rate * unaligned
-    weights_s = (
-        activated * n * k * BYTES[how.weights] / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
-    )
-    weights_s = weights_s * slower * unaligned
+    read_per_s = numbers["bandwidth"] * gpu.hbm_bytes_per_s
+    weights_s = activated * n * k * BYTES[how.weights] / read_per_s * slower * unaligned
     moved = rows * (k * BYTES[how.compute] + 2.0 * n)
     moved_s = moved / (numbers["traffic"] * gpu.hbm_bytes_per_s)
     passing_s = 2.0 * sizes.routed * n / (numbers["passing"] * gpu.hbm_bytes_per_s)

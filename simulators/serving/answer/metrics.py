@@ -114,14 +114,10 @@ class ServingMetrics:
     )
     kv_use_mean: float = _use("share of KV blocks in use, mean over time")
     kv_use_max: float | None = _use("share of KV blocks in use, highest of any replica")
-    kv_block_fill: float | None = _use(
-        "share of the slots of used KV blocks that hold a token, mean"
-    )
+    kv_block_fill: float | None = _use("share of slots of used KV blocks with a token, mean")
     requests_in_system_mean: float | None = _use("waiting and running requests, mean over time")
     mean_batch: float = _use("requests per iteration")
-    mean_acceptance_length: float | None = _use(
-        "output tokens per request and decode; 1 without speculation"
-    )
+    mean_acceptance_length: float | None = _use("tokens per decode; 1 without speculation")
     utilization: float = _use("utilization of the pipeline stages")
     prefill_utilization: float | None = _pools("utilization of prefill replicas")
     decode_utilization: float | None = _pools("utilization of decode replicas")

@@ -405,9 +405,8 @@ def _latencies(served: RequestLatencies) -> dict[str, float | None]:
     times, output_tokens = served
     arrival, scheduled = times[:, at.ARRIVAL], times[:, at.SCHEDULED]
     first, end = times[:, at.FIRST_TOKEN], times[:, at.COMPLETED]
-    ttft, e2e, queue, prefill = row_statistics(
-        np.stack((first - arrival, end - arrival, scheduled - arrival, first - scheduled))
-    )
+    spans_s = np.stack((first - arrival, end - arrival, scheduled - arrival, first - scheduled))
+    ttft, e2e, queue, prefill = row_statistics(spans_s)
     tpot = statistics_of(_tpot_s(served)[output_tokens > 1])
     return {
         **_columns("ttft", ttft),

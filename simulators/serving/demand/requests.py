@@ -188,8 +188,16 @@ def stream(seed: int, name: str) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence([seed, zlib.crc32(name.encode())]))
 
 
-def arrival_times(point: ServingPoint, count: int) -> Floats:
-    """Return `count` arrival times at a point's mean rate; a session counts as one arrival."""
+def arrival_times(point: ServingPoint, trace: Trace | None, count: int) -> Floats:
+    """Return the arrival times of the trace, scaled to `qps` if given, or drawn ones.
+
+    A session counts as one arrival.
+    """
+    if trace is not None and trace.arrival_s is not None:
+        arrival = trace.arrival_s[:count]
+        if point.qps is not None and arrival[-1] > 0.0:
+            arrival = arrival * ((count - 1) / arrival[-1] / point.qps)
+        return arrival
     if point.qps is None:
         raise UserError(
             f"workload '{point.workload}' has no arrival times, so qps is needed. Only a trace "
@@ -282,11 +290,10 @@ class Requests:
 def requests_of(point: ServingPoint) -> Requests:
     """Return the requests of a point."""
     trace = load_trace(point.workload, point.requests) if is_trace(point.workload) else None
-    closed = point.arrivals.process == CLOSED
-    if point.sessions.turns > 1 and (closed or trace):
+    closed, sessions = point.arrivals.process == CLOSED, point.sessions
+    if sessions.turns > 1 and (closed or trace):
         raise UserError(
-            f"sessions.turns is {point.sessions.turns}; closed-loop arrivals and traces have no "
-            "sessions"
+            f"sessions.turns is {sessions.turns}; closed-loop arrivals and traces have no sessions"
         )
     prompt, output = token_counts(point.workload, point.seed, point.requests)
     count = prompt.size
@@ -303,7 +310,7 @@ def requests_of(point: ServingPoint) -> Requests:
     # Clients of a closed loop send their first requests together and think before the later ones.
     thinking_s = np.where(np.arange(count) < point.arrivals.clients, 0.0, point.client.think_s)
     asked = Requests(
-        arrival_s=thinking_s if closed else _arrival_times(point, trace, count),
+        arrival_s=thinking_s if closed else arrival_times(point, trace, count),
         prompt_tokens=prompt,
         output_tokens=output,
         draws=_draws(point.seed, count),
@@ -312,13 +319,11 @@ def requests_of(point: ServingPoint) -> Requests:
         if trace is None or point.prompt_tokens
         else _trace_prefixes(trace, prompt, output),
     )
-    if point.sessions.turn_tokens and point.sessions.turns == 1:
+    if sessions.turn_tokens and sessions.turns == 1:
         raise Infeasible("turn_tokens_needs_turns", "a session of one request has no later turn")
-    if point.sessions.turns > 1:
-        asked = in_sessions(
-            asked, point.sessions.turns, point.client.think_s, point.sessions.turn_tokens
-        )
-    return behind_system_prompt(asked, point.sessions.system_prompt_tokens)
+    if sessions.turns > 1:
+        asked = in_sessions(asked, sessions.turns, point.client.think_s, sessions.turn_tokens)
+    return behind_system_prompt(asked, sessions.system_prompt_tokens)
 
 
 def _trace_prefixes(trace: Trace, prompt: Ints, output: Ints) -> Prefixes | None:
@@ -346,16 +351,6 @@ def max_prefix_hits(workload: str, prompt: Ints, output: Ints) -> Ints:
     if is_trace(workload):
         prefixes = _trace_prefixes(load_trace(workload, prompt.size), prompt, output)
     return np.zeros(prompt.size, np.int64) if prefixes is None else prefixes.max_prefix_hits()
-
-
-def _arrival_times(point: ServingPoint, trace: Trace | None, count: int) -> Floats:
-    """Return the arrival times of the trace, scaled to `qps` if given, or drawn ones."""
-    if trace is None or trace.arrival_s is None:
-        return arrival_times(point, count)
-    arrival = trace.arrival_s[:count]
-    if point.qps is not None and arrival[-1] > 0.0:
-        arrival = arrival * ((count - 1) / arrival[-1] / point.qps)
-    return arrival
 
 
 def _stated_lengths(point: ServingPoint, name: str, drawn: Ints) -> Ints:
@@ -440,9 +435,7 @@ def in_sessions(asked: Requests, turns: int, think_s: float, added: int = 0) -> 
     session, turn = np.divmod(np.arange(count), turns)
     if added:
         asked = replace(asked, prompt_tokens=np.where(turn == 0, asked.prompt_tokens, added))
-    said = np.concatenate(
-        [np.zeros(1, np.int64), np.cumsum(asked.prompt_tokens + asked.output_tokens)]
-    )
+    said = np.cumsum(np.append(0, asked.prompt_tokens + asked.output_tokens))
     history = said[:-1] - said[session * turns]
     return replace(
         asked,

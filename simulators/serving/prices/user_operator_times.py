@@ -47,9 +47,8 @@ ONCE = (
 KV_SAVE = "attn_kv_cache_save"
 
 # Entries of `shape`: where each table begins, and its sides.
-(LINEARS, STAGE_LINEARS, DECODE, PREFILL, END, ROWS, DECODE_ROWS, CONTEXTS, PASTS, CHUNKS) = range(
-    10
-)
+LINEARS, STAGE_LINEARS, DECODE, PREFILL, END = range(5)
+ROWS, DECODE_ROWS, CONTEXTS, PASTS, CHUNKS = range(5, 10)
 
 
 @dataclass(frozen=True)

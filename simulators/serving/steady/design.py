@@ -144,9 +144,8 @@ def _fill(columns: dict[str, Floats], batch: pa.RecordBatch, drawn: Ints, contex
         numbers(batch, name).astype(np.float64)
         for name in ("requests", "seed", "prompt_tokens", "output_tokens", "cache.prefix_caching")
     ]
-    distinct, member = np.unique(
-        np.stack([key[drawn] for key in keys], axis=1), axis=0, return_inverse=True
-    )
+    chosen = np.stack([key[drawn] for key in keys], axis=1)
+    distinct, member = np.unique(chosen, axis=0, return_inverse=True)
     means = np.empty((len(distinct), len(LENGTHS)))
     for row, (name, most, *numbers_of) in enumerate(distinct):
         means[row] = _means(str(names[int(name)]), most, *map(int, numbers_of))

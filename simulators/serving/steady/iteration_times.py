@@ -214,13 +214,11 @@ def _table(asked: Iterations) -> tuple[Step, tuple[int, ...], Place, Place]:
     kinds, first, kind = np.unique(asked.kind, return_index=True, return_inverse=True)
     # Batches with prompts differ by number and lengths of prompts; each combination has a row.
     most = int(asked.prompts.max()) + 1
-    _, alone, prompt = np.unique(
-        kind * most + asked.prompts.astype(np.int64), return_index=True, return_inverse=True
-    )
-    same = (
-        (column[alone][prompt] == column).all() for column in (asked.prompts, asked.prompt_tokens)
-    )
-    if batches.size * kinds.size > 2 * rows or asked.prompt_decodes.any() or not all(same):
+    number = kind * most + asked.prompts.astype(np.int64)
+    _, alone, prompt = np.unique(number, return_index=True, return_inverse=True)
+    sizes = (asked.prompts, asked.prompt_tokens)
+    same = all((size[alone][prompt] == size).all() for size in sizes)
+    if batches.size * kinds.size > 2 * rows or asked.prompt_decodes.any() or not same:
         places = np.arange(2 * rows)
         both = np.concatenate([asked.keys, asked.keys])
         step = _step(asked.decodes, both, asked, asked.prompt_decodes)
