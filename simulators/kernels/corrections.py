@@ -273,9 +273,8 @@ def _nodes(table: GridTable, where: Slice, like: Attention, form: Form) -> Float
         residual = residual + own
     for axis in (0, 1):
         residual = _refined(residual, axis)
-    pairs, tokens = np.meshgrid(
-        *(np.exp2(np.arange(size) / PARTS) for size in residual.shape), indexing="ij"
-    )
+    sides = (np.exp2(np.arange(size) / PARTS) for size in residual.shape)
+    pairs, tokens = np.meshgrid(*sides, indexing="ij")
     seconds = form(decode_steps_at(where, pairs, tokens, like), numbers=table.numbers[packing])
     return rising(np.log(seconds) + residual)
 

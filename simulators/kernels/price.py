@@ -92,7 +92,9 @@ def price(
     """
     if not gpu.validated:
         return _by_sheet(operator, gpu)
-    return _launched(_Launch(operator, gpu, _profile(gpu, level, framework)))
+    launch = _Launch(operator, gpu, _profile(gpu, level, framework))
+    numbers = sum(np.size(size) for size in vars(operator).values())
+    return (_large_price if numbers > LARGE_LAUNCH else _small_price)(launch)
 
 
 class _Launch:
@@ -116,12 +118,6 @@ def _size_key(size: object) -> object:
     if isinstance(size, np.ndarray):
         return size.shape, size.dtype.str, size.tobytes()
     return type(size), size
-
-
-def _launched(launch: _Launch) -> Priced:
-    """Return the cached price of a launch; the points of a space often share launches."""
-    numbers = sum(np.size(size) for size in vars(launch.operator).values())
-    return (_large_price if numbers > LARGE_LAUNCH else _small_price)(launch)
 
 
 def _price(launch: _Launch) -> Priced:

@@ -376,9 +376,8 @@ def _scaled(metrics: ServingMetrics, ttft: float, tpot: float) -> ServingMetrics
         elif name.startswith("e2e_"):
             factors[name] = longer
     found: dict[str, Any] = {name: getattr(metrics, name) for name in factors}
-    return replace(
-        metrics, **{n: value * factors[n] for n, value in found.items() if value is not None}
-    )
+    scaled = {n: value * factors[n] for n, value in found.items() if value is not None}
+    return replace(metrics, **scaled)
 
 
 CALIBRATION = Path(__file__).parent / "calibration" / "deployment_bands.toml"

@@ -269,9 +269,8 @@ def mixed_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Floats)
     tile, step = numbers["tile"], numbers["step"]
     padded = pairs + tile * keys + step * queries + tile * step * (chunks + decodes)
     padded = padded + tile * decode_keys + tile * step * decodes
-    most_keys = np.maximum(
-        chunk_keys / np.maximum(chunks, 1.0), decode_keys / np.maximum(decodes, 1.0)
-    )
+    past, seen = chunk_keys / np.maximum(chunks, 1.0), decode_keys / np.maximum(decodes, 1.0)
+    most_keys = np.maximum(past, seen)
     longest_s = 2.0 * tile * most_keys * per_pair / a.heads / (rate / gpu.sm_count)
     memory_s = moved_bytes / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
     busy_s = four_norm(padded * per_pair / rate, numbers["tail"] * longest_s, memory_s)

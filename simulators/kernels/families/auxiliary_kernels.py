@@ -97,10 +97,8 @@ def fitted_seconds(op: Auxiliary, gpu: Gpu, entry: Entry | Mapping[str, float]) 
     if isinstance(entry, Entry) and entry.correction is not None:
         flat = work.features.reshape(len(work.features), -1)
         seconds = corrected(entry.correction, flat, seconds)
-    least_s = np.maximum(
-        work.flops / _peak(work, op.dtype, gpu), work.moved_bytes / gpu.hbm_bytes_per_s
-    )
-    return np.maximum(seconds, least_s)
+    memory_s = work.moved_bytes / gpu.hbm_bytes_per_s
+    return np.maximum(seconds, np.maximum(work.flops / _peak(work, op.dtype, gpu), memory_s))
 
 
 def form_seconds(work: KernelWork, dtype: str, gpu: Gpu, numbers: Mapping[str, float]) -> Floats:

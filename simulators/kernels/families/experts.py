@@ -164,9 +164,8 @@ def expert_features(sizes: ExpertSizes) -> Floats:
     Libraries tune tiles for some layer shapes only, so shapes are features with both signs. They
     use small tiles if there are fewer tokens than experts.
     """
-    tokens, routed, rows, activated, experts, chosen, _, n, k = np.broadcast_arrays(
-        *vars(sizes).values()
-    )
+    each = np.broadcast_arrays(*vars(sizes).values())
+    tokens, routed, rows, activated, experts, chosen, _, n, k = each
     products = rows, activated, n, k, n * k, rows * n, rows * k
     routing = experts, rows / activated, chosen, tokens / experts, routed, routed * n
     columns = (*products, *routing, -n, -k, -experts, -chosen)

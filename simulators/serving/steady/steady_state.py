@@ -121,9 +121,8 @@ def _queue_state(design: SteadyDesign, feasible: FeasibleReplicas) -> QueueState
             write_prices(prices, replica, cycle.iterations, members, drafter)
             per_s, away_s = np.zeros(tried.shape), np.zeros(tried.shape)
             per_s[:, 1:] = (taken / cycle.pace_s(prices)).reshape(some.size, -1)
-            full = QueueState(
-                busy=np.ones(each.size), running=taken * part.stages, waiting=np.zeros(each.size)
-            )
+            busy, waiting = np.ones(each.size), np.zeros(each.size)
+            full = QueueState(busy=busy, running=taken * part.stages, waiting=waiting)
             state = state_of(part, rows_of(design.lengths, each), cycle, prices, taken, full)
             away = part.think_s + frontend_s(part, state.tpot_s) + state.formed_s
             away_s[:, 1:] = away.reshape(some.size, -1)
