@@ -126,6 +126,7 @@ class Laws:
     simulator: Simulator
     draws: Mapping[str, Draw] = field(default_factory=dict)
     consistent: Callable[[dict[str, Any]], dict[str, Any]] = lambda point: point
+    few: int = FEW
     many: int = MANY
     shared: tuple[str, ...] = ()
     alike: int = 1
@@ -156,7 +157,9 @@ class Laws:
 
         @pytest.mark.parametrize("law", self.found, ids=lambda law: law.__name__)
         @pytest.mark.parametrize(
-            "count", [FEW, pytest.param(self.many, marks=[pytest.mark.slow])], ids=["few", "many"]
+            "count",
+            [self.few, pytest.param(self.many, marks=[pytest.mark.slow])],
+            ids=["few", "many"],
         )
         def test_law(law: Callable[[Sample], Mask], count: int) -> None:
             sample = self.sample(count)

@@ -253,11 +253,17 @@ def larger_operators_are_never_faster(sample: Sample) -> Mask:
     """Twice of every size does not decrease latency, FLOPs or bytes.
 
     The width of states, quantization and embedding and the shape of experts stay: libraries tune
-    their kernels for some of them, and the kernel of a wider row can be faster.
+    their kernels for some of them, and the kernel of a wider row can be faster. A single product
+    stays single: calls of a single 8-bit product also quantize, those of a batch do not.
     """
 
     def twice(name: str) -> Any:
-        return lambda p: p[name] * (1 if name in TUNED_BY.get(p["op"], ()) else 2)
+        def size(point: dict[str, Any]) -> int:
+            single = name == "batch" and point["op"] in ("gemm", "bmm") and point["batch"] == 1
+            stays = single or name in TUNED_BY.get(point["op"], ())
+            return point[name] * (1 if stays else 2)
+
+        return size
 
     pair = sample.changed(**{name: twice(name) for name in SIZES})
     return np.all([pair.holds(at_most, n) for n in ("latency_s", "flops", "bytes")], axis=0)
