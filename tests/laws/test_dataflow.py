@@ -1,8 +1,8 @@
 """Laws of layers and networks on spatial accelerators.
 
 The mapper is a heuristic: more evaluations, or a larger buffer, may find a worse mapping. So laws
-that compare two accelerators are about the bounds of all mappings. Which layers are fused is part of
-what the mapper finds, and bounds hold for the fused layers: these laws leave fused networks out.
+that compare two accelerators are about the bounds of all mappings. Bounds of a fused network hold
+for the layers that the mapper decided to fuse, so these laws leave fused networks out.
 """
 
 from __future__ import annotations
