@@ -278,7 +278,7 @@ def _goodput(batch: pa.RecordBatch, found: pa.RecordBatch) -> pa.Array:
         for name in ("requests_per_s", "ttft_mean_s", "tpot_mean_s", "goodput_per_s")
     )
     in_time = -np.expm1(-numbers(batch, "slo_ttft_s") / ttft_s)  # NaN where load is not served
-    met = np.nan_to_num(in_time) * (tpot_s <= numbers(batch, "slo_tpot_s"))
+    met = np.nan_to_num(in_time) * ~(tpot_s > numbers(batch, "slo_tpot_s"))  # NaN: no later token
     is_steady = which(batch, "fidelity", ANALYTIC.__eq__)
     known = column["requests_per_s"].is_valid().to_numpy(zero_copy_only=False)
     return pa.array(np.where(is_steady, requests_per_s * met, counted), mask=~known)
