@@ -1,8 +1,8 @@
-"""Claims about scheduling: replays of vLLM's own scheduler, iteration by iteration.
+"""Claims about scheduling: replays of the engines' own schedulers, iteration by iteration.
 
-The stored runs are vLLM's v1 scheduler on a virtual clock: a batch takes `a + b * tokens +
-c * keys` seconds. Iterations are priced by the same function here, and the coefficients are powers
-of two, so equal decisions give equal times to the last bit.
+The stored runs are vLLM's v1 scheduler, and SGLang's without overlap, on a virtual clock: a batch
+takes `a + b * tokens + c * keys` seconds. Iterations are priced by the same function here, and the
+coefficients are powers of two, so equal decisions give equal times to the last bit.
 """
 
 from __future__ import annotations
@@ -24,6 +24,14 @@ from simulators.serving.engine.replica import PRICE, ReplicaState, kernel
 from simulators.serving.engine.service import EngineKernels, serve
 
 FOLDER = "engine_oracle"
+
+PREFIXES = {"vllm": "", "sglang": "sglang_"}
+"""Beginnings of the names of an engine's tables."""
+
+SCHEDULERS = {"vllm": "vllm_v1", "sglang": "sglang"}
+
+RENAMED = {"retractions": "preemptions", "kv_tokens": "kv_blocks"}
+"""SGLang's columns, and vLLM's of the same meaning."""
 
 COMPARED = {
     "formed_s": "formed_s",
@@ -64,20 +72,24 @@ def runs(reference: Path) -> Iterator[dict[str, Any]]:
     folder = reference / FOLDER
     if not folder.is_dir():
         raise UserError(f"{folder} is absent")
-    tables = {
-        name: pl.read_parquet(folder / f"{name}.parquet").partition_by("run", as_dict=True)
-        for name in ("requests", "iterations")
-    }
-    for run in pl.read_parquet(folder / "runs.parquet").iter_rows(named=True):
-        requests, iterations = (tables[name][(run["run"],)].to_dict() for name in tables)
-        columns = {name: column.to_numpy() for name, column in requests.items()}
-        label = next(differences(run, columns, iterations), "")
-        yield {"run": run["run"], "is_equal": not label, "label": label}
+    for engine, prefix in PREFIXES.items():
+        stored, *rest = (
+            pl.read_parquet(folder / f"{prefix}{name}.parquet").rename(RENAMED, strict=False)
+            for name in ("runs", "requests", "iterations")
+        )
+        tables = [table.partition_by("run", as_dict=True) for table in rest]
+        for run in stored.iter_rows(named=True):
+            requests, iterations = (table[(run["run"],)].to_dict() for table in tables)
+            columns = {name: column.to_numpy() for name, column in requests.items()}
+            label = next(differences(run, columns, iterations, engine), "")
+            yield {"engine": engine, "run": run["run"], "is_equal": not label, "label": label}
 
 
-def differences(run: Run, requests: Columns, iterations: Mapping[str, pl.Series]) -> Iterator[str]:
+def differences(
+    run: Run, requests: Columns, iterations: Mapping[str, pl.Series], engine: str = "vllm"
+) -> Iterator[str]:
     """Yield the differences between a stored run and ours: the first iteration, then requests."""
-    state = replay(run, requests)
+    state = replay(run, requests, engine)
     log = pl.DataFrame(state.log[: state.clock[at.LOG_ROWS]], schema=list(at.LOG_COLUMNS))
     count = min(log.height, run["iterations"])
     differ = {
@@ -88,27 +100,27 @@ def differences(run: Run, requests: Columns, iterations: Mapping[str, pl.Series]
     if unequal.any():
         first = int(unequal.argmax())
         found = (
-            f"{name} {ours[first]:.10g}, vLLM {theirs[first]:.10g}"
+            f"{name} {ours[first]:.10g}, stored {theirs[first]:.10g}"
             for name, (ours, theirs) in differ.items()
             if ours[first] != theirs[first]
         )
         yield f"iteration {first}: {'; '.join(found)}"
     if log.height != run["iterations"]:
-        yield f"{log.height} iterations, vLLM {run['iterations']}"
-    ours: Columns = {name: state.times[:, column] for name, column in TIMES.items()}
+        yield f"{log.height} iterations, stored {run['iterations']}"
+    ours: Columns = {n: state.times[:, column] for n, column in TIMES.items() if n in requests}
     ours = {**ours, "preemptions": state.request[:, at.NUM_RECOMPUTES]}
-    if run["enable_prefix_caching"]:
+    if run.get("enable_prefix_caching"):
         ours["cached_tokens"] = state.request[:, at.NUM_CACHED]
     for name, values in ours.items():
         if (unequal := values != requests[name]).any():
             first = int(unequal.argmax())
-            yield f"request {first}: {name} {values[first]}, vLLM {requests[name][first]}"
+            yield f"request {first}: {name} {values[first]}, stored {requests[name][first]}"
 
 
-def replay(run: Run, requests: Columns) -> ReplicaState:
-    """Return the final state of our engine on the requests and options of a stored run."""
+def vllm_limits(run: Run) -> ReplicaLimits:
+    """Return the limits of a replica with vLLM's options of a stored run."""
     has_drafter = run["spec_tokens"] > 0 and run["spec_method"] == "eagle"
-    limits = ReplicaLimits(
+    return ReplicaLimits(
         blocks=run["blocks"],
         block_size=run["block_size"],
         watermark=run["watermark"],
@@ -127,7 +139,31 @@ def replay(run: Run, requests: Columns) -> ReplicaState:
         reserve_full_isl=run["scheduler_reserve_full_isl"],
         long_prefill_token_threshold=run["long_prefill_token_threshold"],
     )
-    scheduler, router = load_scheduler("vllm_v1"), load_router("round_robin")
+
+
+def sglang_limits(run: Run) -> ReplicaLimits:
+    """Return the limits of a replica with SGLang's options of a stored run.
+
+    SGLang saw a prefix cache, in which nothing was found: this matters only under `ignore_eos`.
+    """
+    return ReplicaLimits(
+        blocks=run["tokens"],
+        block_size=1,
+        watermark=0.0,
+        max_num_seqs=run["max_running_requests"],
+        max_prefill_tokens=run["max_prefill_tokens"],
+        token_budget=run["chunked_prefill_size"],
+        max_model_len=run["tokens"],
+        ignore_eos=run["ignore_eos"],
+        prefix_caching=run["ignore_eos"],
+        poll_interval=1,
+    )
+
+
+def replay(run: Run, requests: Columns, engine: str) -> ReplicaState:
+    """Return the final state of our engine on the requests and options of a stored run."""
+    limits = sglang_limits(run) if engine == "sglang" else vllm_limits(run)
+    scheduler, router = load_scheduler(SCHEDULERS[engine]), load_router("round_robin")
     return serve(
         EngineKernels(scheduler, router, linear),
         limits,
@@ -140,7 +176,10 @@ def replay(run: Run, requests: Columns) -> ReplicaState:
 
 
 def _asked(run: Run, requests: Columns) -> Requests:
-    count = requests["given_s"].size
+    count = requests["prompt_tokens"].size
+    if "after" not in requests:
+        lengths = requests["prompt_tokens"], requests["output_tokens"]
+        return Requests(requests["arrival_s"], *lengths, np.zeros((count, 2)))
     is_closed = (requests["after"] == -2).any()
     return Requests(
         arrival_s=requests["given_s"],

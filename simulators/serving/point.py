@@ -198,6 +198,11 @@ class SchedulingConfig:
         at_least=0,
         default=0,
     )
+    schedule_conservativeness: float = choice(
+        "factor of the output tokens that running requests are expected to write at admission",
+        above=0.0,
+        default=1.0,
+    )
     mixed_step: str = built(
         "prefills and decodes of one iteration: unified (one attention kernel, where "
         "available), batch (a kernel each), overlapped (both at once), additive (one after "
@@ -273,6 +278,10 @@ class ClientConfig:
     )
     frontend_s: float = choice(
         "additional latency before the engine", unit="s", at_least=0.0, default=0.0
+    )
+    ignore_eos: bool = asked(
+        "whether clients ask for answers of their longest length, as benchmark clients do",
+        default=True,
     )
     stream_interval: int = built(
         "iterations between streamed messages; 0: no streaming", at_least=0, default=1

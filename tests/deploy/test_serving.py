@@ -139,6 +139,14 @@ def test_stream_interval_is_passed_where_the_engine_has_the_option() -> None:
         assert "stream" not in f"{silent.command} {silent.file}"
 
 
+def test_schedule_conservativeness_is_an_option_of_sglang() -> None:
+    rules = replace(LLAMA.scheduling, schedule_conservativeness=0.3)
+    usual = replace(LLAMA, scheduler="sglang", chunk_size=2048)
+    words = launch_of(replace(usual, scheduling=rules), "sglang").command
+    assert words[words.index("--schedule-conservativeness") + 1] == "0.3"
+    assert "--schedule-conservativeness" not in launch_of(usual, "sglang").command
+
+
 EAGER = {
     "vllm": "--enforce-eager",
     "sglang": "--disable-cuda-graph",

@@ -32,13 +32,14 @@ def view(*requests: dict[str, int], **numbers: int) -> View:
     rows = np.zeros((max(1, len(requests)), at.REQUEST_COLUMNS), np.int64)
     times = np.full((len(rows), at.TIME_COLUMNS), -1.0)
     waiting, idle, batch, tokens = np.zeros((4, CAPACITY), np.int64)
+    gauge = np.zeros(at.GAUGE_COLUMNS)
     known = {"BLOCK": 16, "MAX_NUM_SEQS": 3, "MAX_BATCH_SEQS": 3, "FREE_BLOCKS": 100} | numbers
     for name, number in known.items():
         (limits if name in LIMITS else pool)[getattr(at, name)] = number
     for row, given in zip(rows, requests, strict=False):
         for name, number in given.items():
             row[getattr(at, name)] = number
-    return View(limits, pool, rows, times, waiting, idle, batch, tokens, NO_TREE)
+    return View(limits, pool, rows, times, waiting, idle, batch, tokens, NO_TREE, gauge)
 
 
 def of(here: View, *names: str) -> list[int]:

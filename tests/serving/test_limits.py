@@ -68,6 +68,8 @@ def test_compiled_kernels_read_limits_as_integers() -> None:
         long_prefill_token_threshold=256,
         num_lookahead_tokens=2,
         drafts_beyond_end=True,
+        ignore_eos=True,
+        schedule_conservativeness=0.3,
     ).vector()
     names = {
         at.BLOCK: 16,
@@ -97,6 +99,9 @@ def test_compiled_kernels_read_limits_as_integers() -> None:
         at.NUM_LOOKAHEAD_TOKENS: 2,
         at.SLOTS_BEYOND_END: at.ALL_DECODES,
         at.DROPS_CACHED_BLOCK: 0,
+        at.IGNORE_EOS: 1,
+        at.CONSERVATIVENESS: 300_000,
+        at.PREFILLS_ONLY: 0,
         at.ACCEPT_CYCLE: 0,
         at.ACCEPTANCE: at.CERTAIN // 2,
         at.ACCEPTANCE + 1: at.CERTAIN // 4,

@@ -84,6 +84,7 @@ stages_or_ranks = st.sampled_from([(1, 1), (2, 1), (3, 1), (1, 2), (1, 3)])
 preemptions = st.one_of(
     hosts.map(lambda blocks: {"swap_capacity": blocks}),
     st.just({"swap_capacity": 0, "prefix_caching": True}),
+    st.just({"swap_capacity": 0, "ignore_eos": True}),
 )
 
 drafts = st.sampled_from(

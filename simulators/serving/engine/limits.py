@@ -119,6 +119,7 @@ COPIED = (
     *("overlap_schedule", "num_draft_tokens", "draft_counts_waiting", "seed"),
     *("max_concurrent_batches", "async_scheduling", "reserve_full_isl"),
     *("long_prefill_token_threshold", "num_lookahead_tokens", "drops_cached_block"),
+    "ignore_eos",
 )
 """Fields of `ReplicaLimits` that kernels read as columns of the same name."""
 
@@ -154,6 +155,8 @@ class ReplicaLimits:
     async_scheduling: bool = False  # the next batch is formed when one is launched
     reserve_full_isl: bool = False  # a prompt is admitted only if all of it fits
     long_prefill_token_threshold: int = 0  # prompt tokens of a request in one batch; 0: no limit
+    ignore_eos: bool = False  # answers have their longest length, which admission knows
+    schedule_conservativeness: float = 1.0  # factor of the output expected at admission
     seed: int = 0
     poll_interval: int = 10  # decode iterations between polls of the queue (LightLLM's default)
 
@@ -167,6 +170,7 @@ class ReplicaLimits:
             limits[getattr(at, name.upper())] = getattr(self, name)
         limits[at.BLOCK], limits[at.WATERMARK] = self.block_size, self.watermark_blocks
         limits[at.SLOTS_BEYOND_END] = self.drafts_beyond_end * at.ALL_DECODES
+        limits[at.CONSERVATIVENESS] = round(self.schedule_conservativeness * 1e6)
         limits[at.MOVE_NS] = round(self.move_s * 1e9)
         limits[at.RESERVED] = reserved = self.max_model_len // self.block_size
         fit = self.blocks // max(1, reserved)
@@ -282,6 +286,8 @@ def limits_of(
             point.scheduler, point.runtime, reserve_full_isl, "scheduler_reserve_full_isl"
         ),
         long_prefill_token_threshold=point.scheduling.long_prefill_token_threshold,
+        ignore_eos=point.client.ignore_eos,
+        schedule_conservativeness=point.scheduling.schedule_conservativeness,
         seed=point.seed,
     )
 
@@ -346,6 +352,7 @@ def _check_features(point: ServingPoint, scheduler: Scheduler) -> None:
     for option, value in (
         ("scheduler_reserve_full_isl", point.scheduling.scheduler_reserve_full_isl == ON),
         ("long_prefill_token_threshold", point.scheduling.long_prefill_token_threshold > 0),
+        ("schedule_conservativeness", point.scheduling.schedule_conservativeness != 1.0),
     ):
         if value and option not in scheduler.options:
             raise Infeasible(f"{point.scheduler}_has_no_{option}")

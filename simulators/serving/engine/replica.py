@@ -52,9 +52,11 @@ R = TypeVar("R")
     DECODE_BLOCKS,
     NUM_OUTPUT_PLACEHOLDERS,
     NUM_VERIFIED,
-) = range(18)
-REQUEST_COLUMNS = 18
-"""A preemption by recomputation moves generated tokens from OUTPUT to PROMPT. NUM_COMPUTED counts
+    GIVEN_PROMPT,
+) = range(19)
+REQUEST_COLUMNS = 19
+"""A preemption by recomputation moves generated tokens from OUTPUT to PROMPT, but GIVEN_PROMPT
+stays. NUM_COMPUTED counts
 computed tokens, of prompt and output. Requests that arrive together have the same ARRIVAL_ORDER.
 The end of a request releases SUCCESSOR. Swapped requests form a stack, linked by SWAPPED_BEFORE.
 PATH to PATH_END are the rows of `tree` with the request's path in the prefix tree; the request
@@ -138,9 +140,12 @@ the replica at the end of the request."""
     NUM_LOOKAHEAD_TOKENS,  # slots that a drafter needs after the scheduled tokens
     SLOTS_BEYOND_END,  # that drafts may allocate after the last token of an answer
     DROPS_CACHED_BLOCK,  # 1: a drafter computes the last block of a cached prefix again
+    IGNORE_EOS,  # 1: answers have their longest length, which admission knows
+    CONSERVATIVENESS,  # factor of the output tokens expected at admission, in millionths
+    PREFILLS_ONLY,  # 1: requests leave after their prefill
     ACCEPT_CYCLE,  # length of a cycle of numbers of accepted tokens; 0: they are drawn
     DRAFT_MAX_RUNNING,  # first of the running requests up to which 1, 2 ... levels are drafted
-) = range(30)
+) = range(33)
 MOST_DRAFTED = 16
 ACCEPTANCE = DRAFT_MAX_RUNNING + MOST_DRAFTED
 """First of the shares of iterations that accept at least 1, 2 ... draft tokens, times CERTAIN; or
@@ -159,7 +164,9 @@ ALL_DECODES = 1 << 40
     NUM_RUNNING,  # all running requests, those of batches in flight included
     BATCH_SIZE,  # requests in the batch being formed
     ELAPSED,  # iterations of the last decision
+    UNASKED,  # iterations since the last decision that repeated a batch
     MEMO,  # free for the scheduler
+    FULL_AT,  # running requests while which no other is admitted; 0: any number
     OLDEST,  # slot of the batch that ends first
     IN_FLIGHT,  # batches in flight
     ITERATIONS,
@@ -179,8 +186,8 @@ ALL_DECODES = 1 << 40
     HOST_FETCHED_BLOCKS,  # blocks of prefixes copied back
     WAITING_KV,  # prefilled requests that wait for blocks of this decode replica
     WAITING_KV_HEAD,  # first entry of their ring
-) = range(28)
-POOL_COLUMNS = 28
+) = range(30)
+POOL_COLUMNS = 30
 
 # One `step`: the sums of a batch.
 (
@@ -237,8 +244,9 @@ without drafts. The replica draws `BASE_J + SLOPE_J * keys`, and each stage WAIT
     FRONTEND_FREE_S,  # of the first replica: when the frontend is free
     LINK_FREE_S,  # when the link of its KV transfers is free
     FILLED_S,  # times at which slots of KV blocks got their tokens, summed over slots
-) = range(9)
-GAUGE_COLUMNS = 9
+    NEW_TOKEN_RATIO,  # share of their longest answers that requests are expected to write
+) = range(10)
+GAUGE_COLUMNS = 10
 
 SETUP_S, TOKEN_S, LAYERS = range(3)
 """`link`: latency of a KV transfer, seconds per token, and the number of parts that are sent during
@@ -285,6 +293,7 @@ class View(NamedTuple):
     batch: Ints  # scheduled requests
     tokens: Ints  # scheduled tokens of each
     tree: IntMatrix  # of prefixes
+    gauge: Floats
 
 
 VIEW: Any = struct(View)

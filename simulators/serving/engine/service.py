@@ -122,7 +122,7 @@ def initial_state(
     entry_replicas = replicas
     if decoders:
         own[:, at.PREFILL_REPLICAS] = replicas
-        own[0, at.RESERVES_OUTPUT] = 0
+        own[0, at.RESERVES_OUTPUT], own[0, at.PREFILLS_ONLY] = 0, 1
         replicas += decoders.replicas * allowed.ranks
     stages, capacity = allowed.stages, max(pool.max_num_seqs for pool in pools) + 1
     batches = allowed.max_concurrent_batches
@@ -188,6 +188,7 @@ def _initial_requests(
     follower, is_follow_up = _followers(asked)
     request = np.zeros((count, at.REQUEST_COLUMNS), np.int64)
     request[:, at.PROMPT], request[:, at.OUTPUT] = asked.prompt_tokens, asked.output_tokens
+    request[:, at.GIVEN_PROMPT] = asked.prompt_tokens
     request[:, at.SUCCESSOR], request[:, at.ROUTABLE] = follower, routable
     request[:, at.REPLICA] = np.where(is_follow_up, at.NOT_RELEASED, at.UNROUTED)
     times = np.full((count, at.POOLED_TIME_COLUMNS if is_pooled else at.TIME_COLUMNS), -1.0)
