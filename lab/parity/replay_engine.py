@@ -108,8 +108,9 @@ def drawn(
     """Return columns of random requests, by name.
 
     Prompts and answers have exponential lengths of at most three times the mean. Requests share the
-    prefixes of `groups`, are consecutive turns of sessions, or are sent by closed clients. Prompts have at least two tokens: one
-    of a single token gets drafts in its first iteration, which `vllm_v1` does not model.
+    prefixes of `groups`, are consecutive turns of sessions, or are sent by closed clients. Prompts
+    have at least two tokens: a prompt of one token gets drafts in its first iteration, which
+    `vllm_v1` does not model.
     """
     random = np.random.default_rng(seed)
     numbers = np.arange(count)
