@@ -59,7 +59,6 @@ def _message_classes() -> dict[str, Any]:
 
 
 def _nodes(content: bytes) -> Iterator[Any]:
-    """Yield the nodes of a trace, which follow its metadata."""
     from google.protobuf.proto import parse_length_prefixed
 
     classes, stream = _message_classes(), io.BytesIO(content)

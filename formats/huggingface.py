@@ -112,7 +112,6 @@ def _implied(config: Config, family: str, sheet: Config) -> Config:
 
 
 def _first_int(config: Config, keys: Sequence[str]) -> int:
-    """Return the first integer among several keys, or 0."""
     return next((int(config[key]) for key in keys if isinstance(config.get(key), int)), 0)
 
 

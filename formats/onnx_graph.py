@@ -32,7 +32,6 @@ def graph_of_onnx(path: Path, load: Load) -> Graph:
 
 
 def _read(path: Path, batch: int) -> Any:
-    """Return the file's graph with shapes inferred for a batch."""
     try:
         import onnx
     except ImportError as error:

@@ -280,7 +280,6 @@ def _counted(name: str) -> tuple[str, int]:
 def _first(
     attributes: Mapping[str, Any], keys: Sequence[str], path: Path, name: str
 ) -> float | None:
-    """Return the number of the first key present, or None."""
     for key in keys:
         if key in attributes:
             return _number(attributes[key], f"{path}: {name}: {key}")

@@ -95,7 +95,6 @@ def _pool(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
 
 
 def _mean_prompts(batch: pa.RecordBatch) -> NDArray[np.int64]:
-    """Return the mean prompt of each row's workload, in tokens."""
     codes, names = categories(batch, "workload")
     requests, seeds = numbers(batch, "requests"), numbers(batch, "seed")
     means = [

@@ -62,7 +62,6 @@ def from_json(text: str | bytes, kind: type[T]) -> T:
 
 
 def _mistyped(error: Exception) -> MistypedError:
-    """Convert an error of msgspec to a `MistypedError` with a plain message."""
     match = _MISTAKE.fullmatch(str(error))
     if isinstance(error, RecursionError) or match is None:
         return MistypedError("", "it nests too deep")

@@ -99,7 +99,6 @@ def _left_out(ratios: Floats) -> Floats:
 
 
 def _scaled(row: Deployed, factor: float) -> Mapping[str, Any]:
-    """Return the framework's runtime with all times on the row's GPU multiplied by a factor."""
     gpu, runtime = load_gpu(row.gpu), load_runtime(row.framework)
     written = read_choice(RUNTIMES.find(row.framework))
     chip, fabric = gpu.architecture, cluster_for("auto", gpu).fabric_of(gpu)

@@ -289,7 +289,6 @@ class Bench:
         )
 
     def _scaled_product(self, s: dict[str, int]) -> Work:
-        """Return a product of fp8 matrices with one scale per tensor."""
         fp8, torch = self.torch.float8_e4m3fn, self.torch
         x, w = (self._random((rows, s["k"])).to(fp8) for rows in (s["m"], s["n"]))
         scale = torch.tensor(1.0, device=self.device)

@@ -96,7 +96,6 @@ def calls_of(table: pa.Table, file: Path) -> Iterator[Call]:
 
 
 def _calls(family: CallFamily, largest: int) -> Iterator[Call]:
-    """Yield the calls of one family below the size limits."""
     step = _steps(len(family.sizes))
     yielded, skipped = 0, 0
     for i in count(1):

@@ -419,7 +419,6 @@ def _replicas(gpus: int) -> str | list[int]:
 
 
 def _powers(limit: int, most: int = 2**31) -> list[int]:
-    """Return the powers of two up to two limits."""
     return [2**n for n in range(int(log2(limit)) + 1) if 2**n <= most]
 
 
@@ -552,7 +551,6 @@ def _offered_load(flags: ServingFlags) -> OfferedLoad:
 
 
 def _rate(arrival_s: Any) -> float | None:
-    """Return the mean rate of arrivals per second; None if all requests arrive at once."""
     span_s = float(arrival_s[-1])
     return (arrival_s.size - 1) / span_s if span_s > 0.0 else None
 

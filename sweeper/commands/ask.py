@@ -279,7 +279,6 @@ def _priced(question: Question, slo: SloProbability, row: Row) -> dict[str, Any]
 
 
 def _usual_reason(rows: pl.LazyFrame) -> str:
-    """Return the most common reason of infeasible rows as a sentence."""
     reasons = rows.select("reason").collect()["reason"].drop_nulls().cast(pl.String)
     if reasons.is_empty():
         return "the model does not fit"
@@ -425,7 +424,6 @@ class Answer:
         return ", ".join(f"{n} {self.last.human(n, v)}" for n, v in given.items() if v is not None)
 
     def _amount_columns(self, found: Sequence[Verdict]) -> dict[str, tuple[str, str]]:
-        """Return the columns of costs: heading to price list and unit."""
         rows = [v.row for v in found if v.row is not None and v.meets_slo]
         words = list(dict.fromkeys(w for r in rows for a in r["amounts"].values() for w in a))
         lists = self.question.prices

@@ -221,7 +221,6 @@ def plan(words: list[str]) -> int:
 
 
 def _to_do(sweep: Sweep, picked: int) -> int:
-    """Return the number of selected points that are not stored yet."""
     space, store = sweep.space, sweep.store
     if not store.parts():
         return picked
@@ -233,7 +232,6 @@ def _to_do(sweep: Sweep, picked: int) -> int:
 
 
 def _allowed_of(space: DesignSpace, batches: Sequence[Batch], allowed: int) -> int:
-    """Return the number of points in batches that meet the constraints."""
     if sum(map(len, batches)) == space.size:
         return allowed
     return sum(_allowed(space, batch) for batch in batches)

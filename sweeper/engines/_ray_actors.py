@@ -87,8 +87,6 @@ def _digest(files: Iterable[Path]) -> str:
 
 
 class _Remote:
-    """The actor's end."""
-
     task: Task
 
     def identify(
@@ -175,7 +173,6 @@ class Actor(Worker):
         return bool(answer == "")
 
     def _answer(self) -> Any:
-        """Return the answer of the pending call; None if there is none yet."""
         if not ray.wait([self.call], timeout=0)[0]:
             return None
         call, self.call = self.call, None

@@ -131,7 +131,6 @@ class Chunks:
         return first, min(last if last > first else first + size, whole)
 
     def _kept_together(self, size: int) -> int:
-        """Return the number of consecutive points that chunks of a size keep together."""
         return self.together if 2 * size >= self.together else 1
 
 

@@ -28,8 +28,6 @@ class Inline:
 
 @dataclass
 class _ThisProcess:
-    """A pool of this process alone."""
-
     announced: bool = False
 
     def run(

@@ -122,7 +122,6 @@ def _main_effect(good: pl.LazyFrame, metric: str, axis: str) -> tuple[pl.DataFra
 def _explained(
     by_value: pl.DataFrame, mean: float, variance: float, rows: int, *, is_balanced: bool
 ) -> float:
-    """Return the share of the variance between the values of an axis."""
     values = len(by_value)
     if variance <= 0 or values < 2:
         return 0.0

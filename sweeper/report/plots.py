@@ -271,7 +271,6 @@ class _Scale:
 
 
 def _wide(column: pl.Series) -> bool:
-    """Return whether a logarithmic scale shows a column better."""
     values = column.drop_nulls().cast(pl.Float64).to_numpy()
     return bool(len(values)) and bool(values.min() > 0) and bool(values.max() > 5 * values.min())
 

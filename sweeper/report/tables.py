@@ -130,7 +130,6 @@ def as_json(table: pl.DataFrame) -> str:
 
 
 def _cell(value: object) -> str:
-    """Return a value as an escaped Markdown cell."""
     text = "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
     text = " ".join(printable(text).split())
     return re.sub(r"[\\|`*\[\]<>&~]", lambda sign: f"&#{ord(sign[0])};", text)

@@ -376,7 +376,6 @@ class Refined:
         return round(space.size * space.share * (0.5 + SHARE))
 
     def _front(self, space: DesignSpace, rows: pl.LazyFrame) -> Index:
-        """Return the sorted numbers of the points on the front of the first value."""
         first, second = space.axes[self.axis]
         judged = rows.filter(pl.col(self.axis).cast(pl.String) == first)
         judged = judged.with_columns(pl.lit(second).alias(self.axis))

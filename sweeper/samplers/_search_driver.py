@@ -95,7 +95,6 @@ def as_sampler(sampler: Sampler | SearchSampler, goal: Goal) -> Sampler:
 
 
 def _unique(index: Index) -> Index:
-    """Return each number once, in order of first occurrence."""
     return index[np.sort(np.unique(index, return_index=True)[1])]
 
 
@@ -113,7 +112,6 @@ def _drawn(space: DesignSpace, random: np.random.Generator, history: Observation
 
 
 def _observed(space: DesignSpace, goal: Goal, results: pl.LazyFrame, index: Index) -> Observations:
-    """Return the observations of designs that were evaluated."""
     shown = results
     if goal.priced is not None:  # designs are compared at the first of the prices asked for
         first = {n: values[0] for n, values in goal.priced.axes.items()}

@@ -199,7 +199,6 @@ class _Stored:
 
     @property
     def _signs(self) -> list[float]:
-        """The signs between losses and the values of the study."""
         most = self._optuna.study.StudyDirection.MAXIMIZE
         return [-1.0 if d == most else 1.0 for d in self._study.directions]
 

@@ -172,7 +172,6 @@ class _Proof:
         return np.zeros(len(codes), np.int64) + number_of(codes.T, self._sizes)
 
     def _bounded(self, low: Ints, high: Ints) -> Boxes:
-        """Return boxes with their bounds, without boxes that hold no design of the front."""
         found = [
             self._some_bounded(low[start : start + _AT_ONCE], high[start : start + _AT_ONCE])
             for start in range(0, max(len(low), 1), _AT_ONCE)

@@ -174,7 +174,6 @@ def _conditional(conditions: Mapping[str, Any], space: DesignSpace) -> tuple[str
 
 
 def _first_of(name: str, factor: Factor) -> str:
-    """Return the SQL condition that an axis has its first value, given the zipped axes."""
     others = [n for n in factor.columns if n != name]
     firsts: dict[tuple[Scalar, ...], Scalar] = {}
     for *choice, value in zip(*(factor.columns[n] for n in (*others, name)), strict=True):

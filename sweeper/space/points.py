@@ -247,12 +247,10 @@ class Product:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields without the caches, for pickling."""
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
 
 def _are(points: pl.DataFrame, fixed: Sequence[pl.DataFrame]) -> Mask:
-    """Return a mask of the points that have the values of all fixed factors."""
     if not all(map(len, fixed)):
         return np.zeros(len(points), bool)
     values = {name: one[name] for one in fixed for name in one.columns if name != CODE}

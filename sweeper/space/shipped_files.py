@@ -42,7 +42,6 @@ def sites() -> dict[str, Path]:
 
 
 def _searched() -> tuple[Path, ...]:
-    """Return the searched folders in order of increasing precedence."""
     home = os.environ.get("SWEEPER_HOME")
     return (*reversed(_SHIPPED), *([Path(home)] if home else []), Path())
 

@@ -256,7 +256,6 @@ def _quoted(match: re.Match[str]) -> str:
 
 
 def _tokens(text: str, what: str) -> Iterator[tuple[str, str]]:
-    """Yield the words, values and signs of an expression, each with its kind."""
     at = 0
     while at < len(text):
         match = _TOKEN.match(text, at)

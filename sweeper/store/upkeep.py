@@ -30,7 +30,6 @@ class Kept:
     damaged: tuple[str, ...] = ()  # deleted: their points are evaluated again
 
     def __add__(self, other: Kept) -> Kept:
-        """Return the sum of two outcomes."""
         return Kept(self.parts + other.parts, self.left + other.left, self.damaged + other.damaged)
 
 

@@ -204,7 +204,6 @@ def _sample(results: pl.LazyFrame, columns: Sequence[pl.Expr], *, every: int) ->
 
 
 def _columns(content: Content, table: pl.DataFrame) -> list[EncodedColumn]:
-    """Return encoded columns: varied axes, objectives and metrics with several values."""
     found, objectives = [], content.answers.objectives
     for name, (role, unit, doc) in content.columns.items():
         if name not in table.columns or table[name].null_count() == len(table):
@@ -275,7 +274,6 @@ def packed(columns: list[EncodedColumn]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a JSON-compatible value; floats are rounded to nine digits."""
     if isinstance(value, float):
         return float(f"{value:.9g}") if math.isfinite(value) else None
     return value
