@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from lab.fits import methods
-from lab.fits.driver import Calibration, chosen, declared, rounded
+from lab.fits.driver import Calibration, chosen, declared, rounded, settings
 from lab.fits.methods import COVERED_SHARE, best_share, grouped, leave_one_out, matern, quantile
 from lab.tables import collectives as tables
 from lab.tables.collectives import Curves, DeepEpExchange, Key, Libraries, NodesCurve
@@ -40,11 +40,10 @@ from simulators.collectives import library_models
 from simulators.collectives.library_models import Network, Rates
 from simulators.collectives.measured import GROWTH, OWN_CALIBRATIONS, Curve, busbw_factor
 from simulators.collectives.price import collective_time, expert_exchange_time
-from simulators.core.folder import read_toml
 from simulators.core.jit import Floats, Ints
 from simulators.serving.engine import kv_transfer
 
-CONFIG = Record(read_toml(Path(__file__).with_suffix(".toml")))
+CONFIG = settings(__file__)
 
 
 Trend = tuple[float, float]

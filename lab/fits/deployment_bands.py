@@ -23,15 +23,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lab.fits.deployments import run_cache_of, run_cache_without
-from lab.fits.driver import Calibration, declared
+from lab.fits.driver import Calibration, declared, settings
 from lab.fits.engines import LEFT_OUT, by_replica
 from lab.fits.methods import COVERED_SHARE, grouped, interval, quantile
 from lab.tables.deployments import PublicDeployment, silicon
 from lab.tables.result_blocks import ResultBlock, blocks
-from lab.tables.rows import Record, evenly
+from lab.tables.rows import evenly
 from simulators.composition.replica import load_runtime
 from simulators.core.errors import Infeasible, UserError
-from simulators.core.folder import read_toml
 from simulators.core.jit import Floats
 from simulators.evidence.intervals import COVERED
 from simulators.evidence.lookup import BEST, LEVELS, NEW_ARCHITECTURE
@@ -41,7 +40,7 @@ from simulators.serving.prices.batch_price import prices_of
 from simulators.serving.prices.iteration_table import Ends
 from simulators.serving.run import RunCache, run_of
 
-CONFIG = Record(read_toml(Path(__file__).with_suffix(".toml")))
+CONFIG = settings(__file__)
 
 HIDDEN = LEVELS[0]
 KNOWN = (BEST, HIDDEN, NEW_ARCHITECTURE)

@@ -17,12 +17,12 @@ import numpy as np
 from scipy.interpolate import make_interp_spline
 
 from lab.fits import methods
-from lab.fits.driver import Calibration, declared
+from lab.fits.driver import Calibration, declared, settings
 from lab.fits.engines import LEFT_OUT, PACES, SAME_CONSTANTS, by_replica
 from lab.tables.deployments import PublicDeployment, silicon
 from lab.tables.published import online
 from lab.tables.result_blocks import ResultBlock, blocks
-from lab.tables.rows import Bools, Record
+from lab.tables.rows import Bools
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.composition import replica
@@ -30,7 +30,7 @@ from simulators.composition.replica import Runtime, load_runtime
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import Infeasible, UnknownNameError
 from simulators.core.fields import updated
-from simulators.core.folder import once, read_toml
+from simulators.core.folder import once
 from simulators.core.jit import Floats
 from simulators.evidence.intervals import COVERED
 from simulators.evidence.lookup import calibrations
@@ -42,7 +42,7 @@ from simulators.serving.run import RunCache
 from simulators.serving.simulator import simulate
 from simulators.workload.precision import BYTES, precision
 
-CONFIG = Record(read_toml(Path(__file__).with_suffix(".toml")))
+CONFIG = settings(__file__)
 
 FRONTENDS, IN_PROCESS = LEFT_OUT / "frontends.toml", LEFT_OUT / "in_process.toml"
 BANDS = LEFT_OUT / "deployment_bands.toml"

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from lab.tables.rows import Record
 from planning.calibrate.measurements import toml_lines, write_sealed
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import reference_folder
@@ -91,6 +92,11 @@ def declared(fit: str, *, name: str = "", **fields: Any) -> Calibration:
     """
     file = PACKAGE / DECLARED[fit]["file"].format(name=name)
     return Calibration(**{**DECLARED[fit], "file": file, **fields})
+
+
+def settings(module: str) -> Record:
+    """Return the content of the TOML file beside a module, given by its `__file__`."""
+    return Record(read_toml(Path(module).with_suffix(".toml")))
 
 
 def fits() -> dict[str, Path]:

@@ -14,15 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.fits.driver import Calibration, chosen, declared
+from lab.fits.driver import Calibration, chosen, declared, settings
 from lab.tables.edge import SPLITS, Latencies, family, latencies, table_of
-from lab.tables.rows import Record
 from planning.calibrate.edge import Prior, adapt
-from simulators.core.folder import read_toml
 from simulators.core.jit import Floats, Ints
 from simulators.edge.simulator import Weights, with_level
 
-CONFIG = Record(read_toml(Path(__file__).with_suffix(".toml")))
+CONFIG = settings(__file__)
 
 
 def learn(

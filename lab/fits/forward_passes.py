@@ -11,19 +11,18 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.fits.driver import Calibration, declared, rounded
+from lab.fits.driver import Calibration, declared, rounded, settings
 from lab.fits.methods import COVERED_SHARE, best_share, grouped, quantile
 from lab.tables import fp32
 from lab.tables.passes import FACTS, LayerRows, PassCase, layer_rows
 from lab.tables.passes import TABLES as PASS_TABLES
-from lab.tables.rows import Record, Rows, read_records
+from lab.tables.rows import Rows, read_records
 from planning.calibrate.kernels import fit_few
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.composition import adjustments, uncertainty
 from simulators.composition.price import part_rows
 from simulators.composition.replica import Runtime, load_runtime
 from simulators.core.errors import UserError
-from simulators.core.folder import read_toml
 from simulators.core.jit import Floats
 from simulators.evidence.default_rates import identity_of, measured_gpus
 from simulators.evidence.lookup import BEST
@@ -33,7 +32,7 @@ from simulators.kernels.levels import zero_shot_profile
 from simulators.kernels.profile import Profile
 from simulators.workload.llm.parallelism import stage_of
 
-CONFIG = Record(read_toml(Path(__file__).with_suffix(".toml")))
+CONFIG = settings(__file__)
 
 SHARES = np.arange(0.0, 1.0 + 0.01 / 2, 0.01)
 

@@ -23,29 +23,18 @@ from typing import Any
 
 import numpy as np
 
-from lab.fits.driver import Calibration, declared, rounded
+from lab.fits.driver import Calibration, declared, rounded, settings
 from lab.fits.methods import Label, grouped, quantile
-from lab.tables.rows import Record
-from lab.tables.training import (
-    BRIDGE,
-    DGXC,
-    FOUNDRY,
-    LORA,
-    PAPERS,
-    MeasuredStep,
-    TrainingSubmission,
-    measured_steps,
-    submissions,
-)
+from lab.tables import training as tables
+from lab.tables.training import LORA, MeasuredStep, TrainingSubmission
 from simulators.core.errors import Infeasible, UserError
-from simulators.core.folder import read_toml
 from simulators.core.jit import Floats
 from simulators.evidence.intervals import COVERED
 from simulators.training.job import Constants, check_job, constants_of
 from simulators.training.memory import rank_memory
 from simulators.training.step import Work, steps, work_of
 
-CONFIG = Record(read_toml(Path(__file__).with_suffix(".toml")))
+CONFIG = settings(__file__)
 
 TIMES_S = np.geomspace(5e-5, 5e-4, 117)
 """Candidates for the launch time, 2 % apart; the first of equal ones counts."""
@@ -77,7 +66,7 @@ def _first_half(kinds: Iterable[Iterable[Label]], name_of: Callable[[Label], str
 
 def launch_times_s(reference: Path, constants: Constants) -> dict[str, float]:
     """Return the launch time fitted to all systems (empty name), and to each half."""
-    rows = without_graphs(submissions(reference))
+    rows = without_graphs(tables.submissions(reference))
     first = in_first_half(rows)
     halves = {
         "": rows,
@@ -100,7 +89,7 @@ def fitted_launch_s(rows: Sequence[TrainingSubmission], constants: Constants) ->
     return float(min(TIMES_S, key=error))
 
 
-FITTED_SOURCES = (PAPERS, FOUNDRY, BRIDGE, DGXC)
+FITTED_SOURCES = (tables.PAPERS, tables.FOUNDRY, tables.BRIDGE, tables.DGXC)
 
 
 @dataclass(frozen=True)
@@ -114,7 +103,7 @@ class PricedSteps:
 
 def priced_steps(reference: Path) -> Iterator[PricedSteps]:
     """Yield measured steps whose parallelism is supported, with their work."""
-    for step in measured_steps(reference):
+    for step in tables.measured_steps(reference):
         try:
             check_job(step.job)
             work = work_of(step.job, step.plans)

@@ -19,17 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from lab.fits.driver import Calibration, declared
+from lab.fits.driver import Calibration, declared, settings
 from lab.fits.methods import grouped, leave_one_out, quantile
 from lab.tables.records import records
-from lab.tables.rows import Record
-from simulators.core.folder import read_toml
 from simulators.core.jit import Floats, Ints
 from simulators.evidence.intervals import COVERED
 from simulators.serving.demand.requests import stream
 from simulators.serving.demand.workloads import Distribution, Quantiles, Trace, Workload, load_trace
 
-CONFIG = Record(read_toml(Path(__file__).with_suffix(".toml")))
+CONFIG = settings(__file__)
 
 OWN_WORKLOADS = Path("catalog") / "workloads"
 

@@ -13,16 +13,7 @@ import numpy as np
 from simulators.core.jit import Floats, Ints
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.kv_cache import admit, blocks_for, can_admit, has_free_blocks
-from simulators.serving.engine.replica import (
-    DECODES,
-    PREFILLS,
-    PRICE,
-    ROUTE,
-    SCHEDULE,
-    TOKENS,
-    View,
-    kernel,
-)
+from simulators.serving.engine.replica import View, kernel
 from simulators.serving.prices import user_operator_times
 from simulators.serving.schedulers.vllm import decode_all
 
@@ -55,7 +46,7 @@ def vidur_table(
     )
 
 
-@kernel(PRICE)
+@kernel(at.PRICE)
 def vidur_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
     """Return the seconds of the last stage: exact look-ups, as VIDUR rounds their keys.
 
@@ -63,7 +54,7 @@ def vidur_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> floa
     elsewhere. What else the table lacks is not a number, and ends the run.
     """
     price[:] = 0.0
-    spent, tokens = 0.0, int(step[TOKENS])
+    spent, tokens = 0.0, int(step[at.TOKENS])
     if (
         tokens % user_operator_times.TOKEN_STEP == 0
         and tokens // user_operator_times.TOKEN_STEP < shape[SAVED]
@@ -71,16 +62,16 @@ def vidur_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> floa
         spent += table[shape[user_operator_times.END] + tokens // user_operator_times.TOKEN_STEP]
     grouped = shape[GROUPED] == 1
     part = user_operator_times.decode_s(step, shape, table, price)
-    spent += part * GQA_FACTOR if grouped and step[DECODES] > 1.0 else part
+    spent += part * GQA_FACTOR if grouped and step[at.DECODES] > 1.0 else part
     part = user_operator_times.prefill_s(step, shape, table, price)
-    spent += part * GQA_FACTOR if grouped and step[PREFILLS] > 1.0 else part
+    spent += part * GQA_FACTOR if grouped and step[at.PREFILLS] > 1.0 else part
     return user_operator_times.with_layers_s(spent, step, shape, table, price)
 
 
 PREFILL_FIRST = True
 
 
-@kernel(SCHEDULE)
+@kernel(at.SCHEDULE)
 def schedule(_now: float, view: View) -> int:
     """Admit prompts while they fit, padded to the longest; decode all requests without any."""
     limits, pool = view.limits, view.pool
@@ -100,7 +91,7 @@ def schedule(_now: float, view: View) -> int:
     return 1 if pool[at.BATCH_SIZE] > 0 else decode_all(view)
 
 
-@kernel(ROUTE)
+@kernel(at.ROUTE)
 def route(_arrivals: int, waiting: Ints, _running: Ints, _found: Ints, _draws: Floats) -> int:
     """Return the replica with the fewest waiting requests, running ones not counted."""
     best = 0

@@ -6,7 +6,7 @@ c_s * context` seconds, and each request that has caught up gets its next token.
 the engine core: a batch is formed when the one before it has ended or, with asynchronous
 scheduling, when it has started.
 
-Reads jobs and writes records as JSON; `lab.replay` has the other side.
+Reads jobs and writes records as JSON; `lab.parity.replay_engine` has the other side.
 """
 
 from __future__ import annotations
@@ -30,17 +30,6 @@ from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
-MODEL = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 64,
-    "num_attention_heads": 1,
-    "num_hidden_layers": 1,
-    "num_key_value_heads": 1,
-    "max_position_embeddings": 1 << 20,
-    "vocab_size": 128,
-}
 GROUP = 1 << 40
 """Token ids of shared prefixes start here; a request's own ids below."""
 
@@ -54,7 +43,7 @@ def known(kind: Any, options: dict[str, Any]) -> dict[str, Any]:
 def configured(job: dict[str, Any]) -> VllmConfig:
     """Return vLLM's configuration for a job."""
     folder = Path(tempfile.mkdtemp())
-    (folder / "config.json").write_text(json.dumps(MODEL))
+    (folder / "config.json").write_text(json.dumps(job["model"]))
     length, spec = job["max_model_len"], None
     model = ModelConfig(
         model=str(folder), skip_tokenizer_init=True, max_model_len=length, dtype="float16"

@@ -20,17 +20,16 @@ from typing import Any
 
 import numpy as np
 
-from lab.fits.driver import Calibration, chosen, declared, gpu_of, rounded
+from lab.fits.driver import Calibration, chosen, declared, gpu_of, rounded, settings
 from lab.fits.kernels import kernel_calibration as calibration
 from lab.fits.methods import band_of, quantile
 from lab.tables.fp32 import read_rows, rows_of_table
-from lab.tables.rows import Bools, Floats, Record, Rows, fraction, mape, read_table
+from lab.tables.rows import Bools, Floats, Rows, fraction, mape, read_table
 from planning.calibrate import kernels as few_shot
 from planning.calibrate.kernels import fit_few, fit_named, rates_of, with_rates
 from planning.calibrate.measurements import NEEDS, SIZES
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UserError
-from simulators.core.folder import read_toml
 from simulators.evidence import default_rates
 from simulators.evidence.default_rates import MeasuredGpu, identity_of, measured_gpus
 from simulators.evidence.lookup import SUMMARY
@@ -42,7 +41,7 @@ from simulators.kernels.profile import GemmRates, Profile, ReductionRates, Sizes
 from simulators.kernels.tiling import four_norm
 from simulators.workload.operators import Convolution, Gemm
 
-CONFIG = Record(read_toml(Path(__file__).with_suffix(".toml")))
+CONFIG = settings(__file__)
 
 Fit = Callable[[Rows, Gpu, Profile], Profile]
 Option = tuple[float, float] | None

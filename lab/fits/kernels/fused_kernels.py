@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from lab.fits.driver import Calibration, chosen, declared
+from lab.fits.driver import Calibration, chosen, declared, settings
 from lab.fits.kernels import kernel_calibration as calibration
 from lab.fits.kernels.kernel_calibration import FittedEntry, Numbers, form, plain_entry
 from lab.fits.methods import band_of, grouped, leave_one_out, matern, quantile
@@ -33,7 +33,6 @@ from lab.tables.rows import (
     Bools,
     Floats,
     Groups,
-    Record,
     Rows,
     Sizes,
     evenly,
@@ -43,7 +42,6 @@ from lab.tables.rows import (
     read_table,
 )
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.core.folder import read_toml
 from simulators.evidence.intervals import COVERED, WIDEST, Band
 from simulators.evidence.transfer import LIBRARY_ALONE, instructions, library_of
 from simulators.kernels import corrections
@@ -53,7 +51,7 @@ from simulators.kernels.families.latent_attention import SPLITS
 from simulators.kernels.families.streaming import chain_seconds
 from simulators.workload.operators import Attention
 
-CONFIG = Record(read_toml(Path(__file__).with_suffix(".toml")))
+CONFIG = settings(__file__)
 KERNELS = (*tables.TABLES, "mixed")
 
 

@@ -18,27 +18,21 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.fits.driver import Calibration, chosen, declared, rounded
+from lab.fits.driver import Calibration, chosen, declared, rounded, settings
 from lab.fits.kernels.kernel_calibration import fit_correction, form, tree_table
 from lab.fits.methods import grouped
 from lab.tables.kernels import FACTS, FOLDER, TENSOR, existing, kernel_rows, product_rows
-from lab.tables.rows import Record, Rows, by_labels, is_host_timed, mape
+from lab.tables.rows import Rows, by_labels, is_host_timed, mape
 from planning.calibrate.kernels import fit_named
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.core.folder import read_toml
 from simulators.core.jit import Floats
+from simulators.kernels import energy
 from simulators.kernels.corrections import LEAF_STEP, Correction, corrected, correction_from
-from simulators.kernels.energy import (
-    PowerModel,
-    format_of,
-    measured_power,
-    modelled_w,
-    shape_features,
-)
+from simulators.kernels.energy import PowerModel, modelled_w, shape_features
 from simulators.kernels.price import flops, moved_bytes
 from simulators.workload.operators import Attention, Gemm
 
-CONFIG = Record(read_toml(Path(__file__).with_suffix(".toml")))
+CONFIG = settings(__file__)
 
 POWER = FACTS["power"]
 
@@ -78,7 +72,7 @@ def reading_w(
 
 def meter_of(gpu: Gpu, name: str) -> Correction | None:
     """Return the trees of a GPU for a meter such as `gemm_bf16` or `decode`; None without any."""
-    table = (measured_power(gpu.name) or {}).get("meter", {}).get(name)
+    table = (energy.measured_power(gpu.name) or {}).get("meter", {}).get(name)
     return None if table is None else correction_from(table)
 
 
@@ -104,7 +98,7 @@ def fit_power(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration
 def fit_draw(parts: Sequence[Rows], gpu: Gpu) -> PowerModel:
     """Return the settled draw of a GPU, fitted to kernels long enough to settle."""
     settled = [part.drawn(CONFIG.draw_rows) for part in settled_parts(parts)]
-    formats = {format_of(part.operator) for part in settled}
+    formats = {energy.format_of(part.operator) for part in settled}
     numbers = form("power")
     kept = [name not in FORMATS or name in formats for name in numbers.start]
     names = [name for name in numbers.start if name not in FORMATS or name in formats]

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.fits.driver import Calibration, chosen, declared, gpu_of, rounded
+from lab.fits.driver import Calibration, chosen, declared, gpu_of, rounded, settings
 from lab.fits.kernels import kernel_calibration as calibration
 from lab.fits.methods import band_of, leave_one_out
 from lab.tables import fp32
@@ -32,7 +32,6 @@ from lab.tables.rows import (
     LOWER_QUARTER,
     Bools,
     Floats,
-    Record,
     Rows,
     fraction,
     group_of,
@@ -42,7 +41,6 @@ from lab.tables.rows import (
 from planning.calibrate.kernels import fit_named
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UserError
-from simulators.core.folder import read_toml
 from simulators.evidence.default_rates import flops_per_j, share_of
 from simulators.evidence.intervals import Band
 from simulators.kernels.corrections import features_of
@@ -52,7 +50,7 @@ from simulators.kernels.price import roofline_s
 from simulators.kernels.profile import TensorRates, default_profile, product_seconds
 from simulators.workload.precision import QUANTISED
 
-CONFIG = Record(read_toml(Path(__file__).with_suffix(".toml")))
+CONFIG = settings(__file__)
 
 OWN = Path("catalog") / "kernels" / "tensor"
 

@@ -19,31 +19,23 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lab.fits.driver import Calibration, declared
+from lab.fits.driver import Calibration, declared, settings
 from lab.fits.kernels import fused_kernels, tensor_cores
 from lab.fits.methods import grouped, interval
 from lab.tables import kernels as tables
-from lab.tables.rows import Floats, Record, Rows
+from lab.tables.rows import Floats, Rows
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.core.folder import read_toml
 from simulators.evidence import transfer as transfers
 from simulators.evidence.default_rates import identity_of
 from simulators.evidence.intervals import WIDEST, Band
 from simulators.evidence.lookup import FRAMEWORKS, sources, stamp
-from simulators.evidence.transfer import (
-    INSTRUCTIONS,
-    OWN,
-    SHEET,
-    Errors,
-    TransferError,
-    TransferKind,
-)
+from simulators.evidence.transfer import OWN, SHEET, Errors, TransferError, TransferKind
 from simulators.kernels.families import attention, auxiliary_kernels, experts
 from simulators.kernels.families.family import EIGHT_BITS, entry_from, multiplies_narrow, tables_of
 from simulators.kernels.levels import measured_rates, substitute_kinds, zero_shot_profile
 from simulators.kernels.price import price, roofline_s
 
-CONFIG = Record(read_toml(Path(__file__).with_suffix(".toml")))
+CONFIG = settings(__file__)
 
 
 N = TypeVar("N")
@@ -201,7 +193,7 @@ def costs_of(found: Sequence[Trial]) -> Errors:
     A kind without trials in a family has the error of the kernel's other formats, else of all
     kernels; but equal instruction sets say nothing about other families.
     """
-    common = [t for t in found if t.transfer.relation != INSTRUCTIONS]
+    common = [t for t in found if t.transfer.relation != transfers.INSTRUCTIONS]
     every = _costs_by_kind(trial for trial in common if trial.transfer.name != SHEET)
     kernels = dict.fromkeys(trial.rows.kernel for trial in found)
     of_kernel = {k: _costs_by_kind(t for t in common if t.rows.kernel == k) for k in kernels}
@@ -285,7 +277,7 @@ def is_within(one: TransferKind, other: TransferKind) -> bool:
         transfers.OTHER,
     )
     ways = {one.relation, other.relation}
-    if INSTRUCTIONS in ways and ways & {transfers.GENERATION, transfers.VENDOR}:
+    if transfers.INSTRUCTIONS in ways and ways & {transfers.GENERATION, transfers.VENDOR}:
         return False
     return (
         transfers.RELATIONS.index(one.relation) <= transfers.RELATIONS.index(other.relation)
