@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from lab import __main__ as lab
-from lab.fits import driver
 from sweeper import __main__ as sweeper
 from tests.conftest import ROOT
 
@@ -22,7 +21,6 @@ EXAMPLES = [name for name, text in SECTIONS.items() if CONSOLE.search(text)]
 COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "sweeper": sweeper.main,
     "lab": lab.main,
-    "lab.fits": driver.main,
 }
 PROMISED = (
     "GPU",

@@ -169,10 +169,11 @@ def few_rows(reference: Path) -> Iterator[pl.DataFrame]:
         blank = zero_shot_profile(identity_of(gpu))
         others = [one.name for one in measured_gpus() if one.name != gpu.name]
         for draw in range(FEW_SHOT.seeds):
-            one = few_shot_exercise(rows, gpu, blank, FEW_SHOT.few_rows, draw)
-            lo_s, hi_s = interval_s(band_by_rows(rows.kernel, one.missed, others), one.predicted_s)
+            found = few_shot_exercise(rows, gpu, blank, FEW_SHOT.few_rows, draw)
+            predicted_s, measured_s, missed = found
+            lo_s, hi_s = interval_s(band_by_rows(rows.kernel, missed, others), predicted_s)
             cells = {"gpu": gpu.name, "family": FAMILY_OF.get(rows.kernel, rows.kernel)}
-            times = {"predicted": one.predicted_s, "measured": one.measured_s, "draw": draw}
+            times = {"predicted": predicted_s, "measured": measured_s, "draw": draw}
             yield columns(**times, lo=lo_s, hi=hi_s, **cells)
 
 

@@ -15,10 +15,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -50,10 +50,6 @@ KNOWN = (BEST, HIDDEN, NEW_ARCHITECTURE)
 METRICS = ("tpot", "ttft")
 ENGINES, ROUNDS = np.geomspace(0.01, 1.0, 201), 6
 """Candidates for an engine's part of the scale, and rounds of coordinate search over engines."""
-
-
-Row = TypeVar("Row")
-Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -129,22 +125,14 @@ def cache_knowing(level: str, cache: RunCache) -> RunCache:
 def _predicted(
     cache: RunCache, level: str, some: Sequence[PublicDeployment]
 ) -> Iterator[PredictedDeployment]:
-    def predict(row: PublicDeployment) -> PredictedDeployment:
-        point = point_of(row)
-        metrics = run_of(point, cache=cache).metrics()
-        table, _ = prices_of(point, cache.deployment(point).hardware)
-        assert metrics.tpot_mean_s is not None
-        assert metrics.ttft_mean_s is not None
-        ratio = {"tpot": row.tpot_s / metrics.tpot_mean_s, "ttft": row.ttft_s / metrics.ttft_mean_s}
-        return PredictedDeployment(row, level, ratio, dict(table.reach))
-
-    return _feasible(some, predict)
-
-
-def _feasible(rows: Iterable[Row], answer: Callable[[Row], Answer]) -> Iterator[Answer]:
-    for row in rows:
+    for row in some:
         with contextlib.suppress(Infeasible, UserError):
-            yield answer(row)
+            point = point_of(row)
+            metrics = run_of(point, cache=cache).metrics()
+            table, _ = prices_of(point, cache.deployment(point).hardware)
+            ours = {"tpot": metrics.tpot_mean_s, "ttft": metrics.ttft_mean_s}
+            ratio = {m: getattr(row, f"{m}_s") / seconds for m, seconds in ours.items()}
+            yield PredictedDeployment(row, level, ratio, dict(table.reach))
 
 
 def widths_of(
@@ -218,5 +206,9 @@ def tails(reference: Path) -> dict[str, Floats]:
         our_mean = np.array([ours.ttft_mean_s, ours.tpot_mean_s], np.float64)
         return np.asarray(p99 / mean * our_mean / our_p99, np.float64)
 
-    columns = np.array(list(_feasible(blocks(reference)[0], ratios))).T
+    found = []
+    for block in blocks(reference)[0]:
+        with contextlib.suppress(Infeasible, UserError):
+            found.append(ratios(block))
+    columns = np.array(found).T
     return {n: c[~np.isnan(c)] for n, c in zip(("ttft", "tpot"), columns, strict=True)}

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.fits.driver import Calibration, declared
+from lab.fits.driver import Calibration, declared, settings
 from lab.fits.methods import Constant, LeastSquares, fit_by_group, grouped, solve
 from lab.tables.deployments import silicon
 from lab.tables.passes import SESSION, StaticBatch, static_rows
@@ -33,7 +33,7 @@ from simulators.composition.adjustments import slowdown, throttled_s
 from simulators.composition.operator_prices import Row, family_of, tokens_of
 from simulators.composition.price import part_rows
 from simulators.composition.replica import Replica, Runtime, load_runtime, share_of_many
-from simulators.core.folder import PACKAGES, read_toml
+from simulators.core.folder import PACKAGES
 from simulators.core.jit import Floats
 from simulators.serving.measured_deployments import Deployed
 from simulators.workload.llm.memory import weight_bytes
@@ -41,11 +41,10 @@ from simulators.workload.llm.parallelism import stage_of
 from simulators.workload.llm.step import Step, decode_step, prefill_step
 from simulators.workload.operators import Collective, Column
 
-APART = ("sglang",)
-"""Engines with prefill-only iterations."""
-
-OF_REST = ("trtllm",)
-"""Engines whose memory fraction applies to the memory beside the weights."""
+CONFIG = settings(__file__)
+ENGINES: dict[str, dict[str, Any]] = CONFIG.engines
+SAME_CONSTANTS = {name: facts["like"] for name, facts in ENGINES.items() if "like" in facts}
+"""Runtimes with the constants of another."""
 
 
 def by_replica(rows: Sequence[Deployed]) -> Mapping[tuple[object, ...], list[int]]:
@@ -76,11 +75,11 @@ def steady_state(replica: Replica, loads: Sequence[Deployed]) -> list[tuple[Step
     poll = np.array([max(1, d.launch.poll_interval) for d in loads], np.float64)
     context = prompt + output / 2.0
     framework = loads[0].framework
-    slots = np.maximum(1.0, kv_tokens(replica, of_rest=framework in OF_REST) / context)
+    slots = np.maximum(1.0, kv_tokens(replica, of_rest=framework in CONFIG.of_rest) / context)
     running = np.minimum(clients, slots)
     prompts = np.maximum(running - 1.0, 0.0) / output
     at_once = np.maximum(1.0, prompts)
-    apart = framework in APART
+    apart = framework in CONFIG.apart
     if apart:  # those that came since the last look, as far as the budget goes
         at_once = np.clip(prompts * poll, 1.0, np.maximum(budget / prompt, 1.0))
     elif any(d.launch.poll_interval for d in loads):  # until every rank has one
@@ -101,22 +100,14 @@ def steady_state(replica: Replica, loads: Sequence[Deployed]) -> list[tuple[Step
     return [(decode, decode_weight), (prefill, prompts / at_once)]
 
 
-MEMORY_FRACTION = 0.9
-"""Share of a GPU's memory for weights and KV cache, engines' usual default."""
-
-
 def kv_tokens(replica: Replica, *, of_rest: bool) -> float:
     """Return the tokens that the KV cache of a replica holds beside the weights."""
     weights = weight_bytes(replica.model, replica.layout, replica.dtype)
-    usable = MEMORY_FRACTION * replica.gpu.hbm_bytes - weights
+    usable: float = CONFIG.memory_fraction * replica.gpu.hbm_bytes - weights
     if of_rest:
-        usable += (1.0 - MEMORY_FRACTION) * weights
+        usable += (1.0 - CONFIG.memory_fraction) * weights
     return max(1.0, usable / replica.kv_token_bytes)
 
-
-ENGINES: dict[str, dict[str, Any]] = read_toml(Path(__file__).with_suffix(".toml"))
-SAME_CONSTANTS = {name: facts["like"] for name, facts in ENGINES.items() if "like" in facts}
-"""Runtimes with the constants of another."""
 
 FAMILIES = ("gemm", "experts", "prefill", "decode", "vector")
 TRANSFERRED = {family: f"transferred_{family}" for family in FAMILIES}
@@ -130,18 +121,6 @@ GAPS = ("layer_s", *HOST_TIMES)
 KINDS = ("mixture_layer_s", "latent_layer_s", "index_layer_s", "state_layer_s")
 COLUMNS = ("fixed", *FAMILIES, *TRANSFERRED.values(), *MANY.values(), "messages", *GAPS, *KINDS)
 """Terms of a step's time; all but `fixed` have constants."""
-
-FACTS = ("norms_in_sums", "decoder_numbers")
-"""Fields of a runtime that no fit determines."""
-
-KERNELS_PACE, MANY_PACE, MESSAGES_PACE = (1.0, 0.05), (1.0, 0.1), (1.0, 0.3)
-PRIORS = {
-    "layer_s": (5e-6, 1e-5),
-    "host_s": (3e-4, 5e-4),
-    "sequence_s": (5e-6, 1e-5),
-    **dict.fromkeys(KINDS, (5e-06, 1e-05)),
-}
-"""Means and deviations: a launch takes some microseconds, a pass of a scheduler some hundreds."""
 
 
 def kernels_of(name: str) -> dict[str, Any]:
@@ -244,6 +223,8 @@ def constants_of(
     All engines share the gap of a kind of layer, except releases that have their own. An
     architecture without measured kernels has paces of transferred kernels.
     """
+    prior = CONFIG.priors
+    pace = prior["kernels"]
     column = {name: columns[:, i] for i, name in enumerate(COLUMNS)}
     architecture = np.array([replica.gpu.architecture for replica in replicas])
     fabric = np.array([replica.cluster.fabric_of(replica.gpu) for replica in replicas])
@@ -255,29 +236,29 @@ def constants_of(
             own, transferred = mine[family], mine[TRANSFERRED[family]]
             many = mine[MANY[family]] if family in MANY else np.zeros_like(own)
             if transferred.any() and not own.any():
-                yield Constant(f"transferred.{name}.{family}", transferred + many, *KERNELS_PACE)
+                yield Constant(f"transferred.{name}.{family}", transferred + many, *pace)
                 continue
-            yield Constant(f"paces.{name}.{family}", own + transferred, *KERNELS_PACE)
+            yield Constant(f"paces.{name}.{family}", own + transferred, *pace)
             if family in MANY:
-                yield Constant(f"many.{name}.{family}", many, *MANY_PACE)
+                yield Constant(f"many.{name}.{family}", many, *prior["many"])
     for name in sorted(set(fabric)):
         taken = column["messages"] * (fabric == name)
-        yield Constant(f"paces.{name}.messages", taken, *MESSAGES_PACE)
+        yield Constant(f"paces.{name}.messages", taken, *prior["messages"])
     for name in sorted(set(engine.tolist())):
         for gap in GAPS:
-            yield Constant(f"{name}.{gap}", column[gap] * (engine == name), *PRIORS[gap])
+            yield Constant(f"{name}.{gap}", column[gap] * (engine == name), *prior[gap])
     for kind in KINDS:
         apart = [name for name, facts in ENGINES.items() if kind in facts.get("own", ())]
-        yield Constant(kind, column[kind] * ~np.isin(release, apart), *PRIORS[kind])
+        yield Constant(kind, column[kind] * ~np.isin(release, apart), *prior["kind"])
         for name in apart:
-            yield Constant(f"{name}.{kind}", column[kind] * (release == name), *PRIORS[kind])
+            yield Constant(f"{name}.{kind}", column[kind] * (release == name), *prior["kind"])
 
 
 def runtime_table(name: str, value: Mapping[str, float]) -> dict[str, Any]:
     """Return the constants of a runtime as its calibration stores them."""
     own = {gap: value[f"{SAME_CONSTANTS.get(name, name)}.{gap}"] for gap in GAPS}
     own |= {kind: value.get(f"{name}.{kind}", value[kind]) for kind in KINDS}
-    facts = {fact: ENGINES[name][fact] for fact in FACTS if fact in ENGINES[name]}
+    facts = {fact: ENGINES[name][fact] for fact in CONFIG.facts if fact in ENGINES[name]}
     facts = {"framework": framework_of(name), **facts, **own, **_host_of(name, value)}
     table: dict[str, Any] = {"runtime": facts}
     for constant, number in value.items():

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import nnls
 
+from lab.fits.driver import settings
 from lab.tables.rows import Bools
 from simulators.core.jit import Floats
 from simulators.evidence.intervals import COVERED, REGIMES_S, Band
@@ -30,8 +31,7 @@ Label = TypeVar("Label", bound=Hashable)
 COVERED_SHARE = 0.9
 """Part of the measurements that an interval covers."""
 
-ROWS_PER_REGIME = 30
-"""With fewer held-out rows, a regime has the interval of the whole class."""
+CONFIG = settings(__file__)
 
 
 def grouped(rows: Iterable[Row], key: Callable[[Row], Label]) -> dict[Label, list[Row]]:
@@ -93,7 +93,8 @@ def band_of(predicted_s: Floats, measured_s: Floats, *, widen: float = 1.0) -> B
     ends = []
     for number in range(len(REGIMES_S) + 1):
         inside = ratio[regime == number]
-        ends.append(interval(inside if inside.size >= ROWS_PER_REGIME else ratio, widen=widen))
+        some = inside if inside.size >= CONFIG.rows_per_regime else ratio
+        ends.append(interval(some, widen=widen))
     return Band(*zip(*ends, strict=True))
 
 
@@ -101,12 +102,6 @@ def matern(distance: Floats) -> Floats:
     """Return the covariance by Matérn's kernel of order 3/2, for distances in length scales."""
     far = np.sqrt(3.0) * np.abs(distance)
     return np.asarray((1.0 + far) * np.exp(-far), np.float64)
-
-
-ROW_ERROR = 0.10
-"""Residual deviation of rows."""
-
-MANY_ROWS, ROUNDS = 50.0, 8
 
 
 @dataclass(frozen=True)
@@ -165,7 +160,7 @@ def fit_by_group(problem: LeastSquares) -> LeastSquaresFit:
 def solve(problem: LeastSquares, train: Bools) -> Floats:
     """Return the constants fitted to some of the rows."""
     mean, deviation = np.array([(c.mean, c.deviation) for c in problem.constants]).T
-    weight = group_weights(problem.groups)[train] / ROW_ERROR
+    weight = group_weights(problem.groups)[train] / CONFIG.row_error
     return least_log_error(
         problem.design[train],
         problem.fixed_s[train],
@@ -174,7 +169,7 @@ def solve(problem: LeastSquares, train: Bools) -> Floats:
         scale=deviation,
         prior=mean / deviation,
         soften=lambda error: (1.0 + (weight * error) ** 2) ** -0.25,
-        rounds=ROUNDS,
+        rounds=CONFIG.rounds,
     )
 
 
@@ -215,7 +210,7 @@ def least_log_error(
 def group_weights(groups: Sequence[str]) -> Floats:
     """Return weights of rows: a group has the weight of the square root of its size."""
     _, index, count = np.unique(np.array(groups), return_inverse=True, return_counts=True)
-    return np.asarray((MANY_ROWS / count[index]) ** 0.25, np.float64)
+    return np.asarray((CONFIG.many_rows / count[index]) ** 0.25, np.float64)
 
 
 def best_share(shares: Floats, errors: Sequence[Callable[[float], Floats]]) -> float:

@@ -29,9 +29,6 @@ from simulators.serving.demand.workloads import Distribution, Quantiles, Trace, 
 
 CONFIG = settings(__file__)
 
-OWN_WORKLOADS = Path("catalog") / "workloads"
-
-
 PROMPT_PROBABILITY = (*np.linspace(0.0, 0.98, 99), 0.985, 0.99, 0.995, 0.998, 0.999, 1.0)
 OUTPUT_PROBABILITY = (*np.linspace(0.0, 0.95, 39), 0.96, 0.97, 0.98, 0.985, 0.99, 0.995, 1.0)
 """Probabilities of the quantile tables, finer towards the tail, which has much of the mean."""
@@ -47,7 +44,8 @@ def measured_request_lengths(measured: Path, device: str) -> Iterator[Calibratio
     """Yield a workload of a user's own trace, named by `device` or the file."""
     trace = load_trace(str(measured))
     name, lengths = device or measured.stem, (trace.prompt_tokens, trace.output_tokens)
-    yield _calibration(name, *lengths, file=OWN_WORKLOADS / f"{name}.toml", tables=[measured])
+    file = Path("catalog", "workloads", f"{name}.toml")
+    yield _calibration(name, *lengths, file=file, tables=[measured])
 
 
 def read_lengths(reference: Path, name: str) -> tuple[Ints, Ints]:

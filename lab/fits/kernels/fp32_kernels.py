@@ -14,7 +14,7 @@ ten rows are in units of the GPU's own errors.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ from simulators.kernels.levels import zero_shot_profile
 from simulators.kernels.price import call_seconds
 from simulators.kernels.profile import GemmRates, Profile, ReductionRates, Sizes, product_seconds
 from simulators.kernels.tiling import four_norm
-from simulators.workload.operators import Convolution, Gemm
+from simulators.workload.operators import Convolution
 
 CONFIG = settings(__file__)
 
@@ -134,10 +134,7 @@ def _fit_gemm(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
 
 def _sizes(rows: Rows) -> Sizes:
     operator = rows.operator
-    if isinstance(operator, Convolution):
-        return implicit_sizes(operator)
-    assert isinstance(operator, Gemm)
-    return sizes_of(operator)
+    return implicit_sizes(operator) if isinstance(operator, Convolution) else sizes_of(operator)
 
 
 def _running_s(rates: GemmRates, rows: Rows, gpu: Gpu) -> Floats:
@@ -145,7 +142,6 @@ def _running_s(rates: GemmRates, rows: Rows, gpu: Gpu) -> Floats:
     operator = rows.operator
     if isinstance(operator, Convolution):
         return algorithm_seconds(operator, gpu, rates)
-    assert isinstance(operator, Gemm)
     return product_seconds(rates, sizes_of(operator), gpu, "fp32")
 
 
@@ -205,9 +201,6 @@ def _fit_stream(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
     return few_shot.with_numbers(under, rows.kernel, fitted)
 
 
-OWN = Path("catalog") / "kernels"
-
-
 def measured_fp32_kernels(measured: Path, device: str) -> Iterator[Calibration]:
     """Yield the calibration of a user's own GPU, from a file of its measurements."""
     gpu = gpu_of(device)
@@ -220,7 +213,7 @@ def measured_fp32_kernels(measured: Path, device: str) -> Iterator[Calibration]:
             f"sweeper calibrate {gpu.name} --measured FILE takes fewer"
         )
     others = [one for one in measured_gpus() if one.name != gpu.name]
-    file = OWN / f"{gpu.name}.toml"
+    file = Path("catalog", "kernels", f"{gpu.name}.toml")
     yield _fit_gpu(gpu, parts, others, file=file, tables=[measured])[0]
 
 
@@ -326,15 +319,6 @@ def _rates_table(rates: Any) -> dict[str, Any]:
 MIDDLES = (np.arange(20) + 0.5) / 20
 
 
-@dataclass(frozen=True)
-class Exercise:
-    """A GPU calibrated with a few rows, and predictions of its other rows."""
-
-    predicted_s: Floats
-    measured_s: Floats
-    missed: Floats  # log(measured / predicted) of the few rows, each left out in turn
-
-
 def fit_fp32_errors(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the errors of every calibrated GPU, by operator class."""
     names = {one.name for one in measured_gpus()}
@@ -347,14 +331,14 @@ def fit_fp32_errors(reference: Path, _only: Sequence[str]) -> Iterator[Calibrati
         exercises[key] = [
             few_shot_exercise(part, gpu, blank, CONFIG.few_rows, s) for s in range(CONFIG.seeds)
         ]
-        scales = [np.mean(one.missed**2) for one in exercises[key] if one.missed.any()]
+        scales = [np.mean(missed**2) for *_, missed in exercises[key] if missed.any()]
         units[key] = float(np.exp(np.mean(np.log(np.sqrt(scales)))))
     content: dict[str, dict[str, Any]] = {}
     for (gpu_name, label), some in exercises.items():
         others = [unit for (g, kind), unit in units.items() if kind == label and g != gpu_name]
         with_rows = [
-            np.log(one.measured_s / one.predicted_s) / few_shot.unit_of(one.missed, others)
-            for one in some
+            np.log(measured_s / predicted_s) / few_shot.unit_of(missed, others)
+            for predicted_s, measured_s, missed in some
         ]
         content.setdefault(gpu_name, {})[label] = {
             "unit": units[gpu_name, label],
@@ -370,8 +354,13 @@ def fit_fp32_errors(reference: Path, _only: Sequence[str]) -> Iterator[Calibrati
     )
 
 
-def few_shot_exercise(rows: Rows, gpu: Gpu, blank: Profile, count: int, seed: int) -> Exercise:
-    """Return predicted and measured seconds of rows of other shapes than the `count` drawn."""
+def few_shot_exercise(
+    rows: Rows, gpu: Gpu, blank: Profile, count: int, seed: int
+) -> tuple[Floats, Floats, Floats]:
+    """Return predicted and measured seconds of rows of other shapes than the `count` drawn.
+
+    Third is log(measured / predicted) of the drawn rows, each left out in turn.
+    """
     draw = np.random.default_rng(np.random.SeedSequence([seed, count]))
     drawn = draw.choice(len(rows), size=min(count, len(rows) // 2), replace=False)
     exact = np.stack([rows.sizes[name] for name in rows.sizes if name != "batch"], axis=1)
@@ -381,4 +370,4 @@ def few_shot_exercise(rows: Rows, gpu: Gpu, blank: Profile, count: int, seed: in
     predicted_s = call_seconds(rest.operator, gpu, fit_few(few, gpu, blank))
     blind_s = cross_validated_s(few, gpu, blank, fit_few, min(len(few), CONFIG.few_rows))
     missed = np.log(few.seconds / blind_s)
-    return Exercise(predicted_s, rest.seconds, missed[np.isfinite(missed)])
+    return predicted_s, rest.seconds, missed[np.isfinite(missed)]

@@ -28,19 +28,9 @@ from lab.fits.kernels import kernel_calibration as calibration
 from lab.fits.kernels.kernel_calibration import FittedEntry, Numbers, form, plain_entry
 from lab.fits.methods import band_of, grouped, leave_one_out, matern, quantile
 from lab.tables import kernels as tables
+from lab.tables import rows as measured_rows
 from lab.tables.kernels import models_of, products_of
-from lab.tables.rows import (
-    Bools,
-    Floats,
-    Groups,
-    Rows,
-    Sizes,
-    evenly,
-    is_host_timed,
-    joined,
-    mape,
-    read_table,
-)
+from lab.tables.rows import Bools, Floats, Groups, Rows, Sizes, mape, read_table
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.evidence.intervals import COVERED, WIDEST, Band
 from simulators.evidence.transfer import LIBRARY_ALONE, instructions, library_of
@@ -77,7 +67,7 @@ def _kept(reference: Path, gpu: str, kernel: str) -> list[Rows]:
     kept += tables.read_chunks(reference, gpu, kernel)
     if kernel == "experts":
         kept += tables.read_layers(reference, gpu)
-    together = joined(kept, lambda rows: rows.name)
+    together = measured_rows.joined(kept, lambda rows: rows.name)
     return [rows for rows in together if len(rows) >= CONFIG.fewest_rows]
 
 
@@ -212,7 +202,7 @@ def fit_triton(reference: Path, gpu: str) -> Iterator[FittedEntry]:
         file = reference / tables.tables_of("mla_decode")[0]
         table = read_table(file, gpu=tables.NAMED.get(gpu, gpu))
         for part in tables.measured_in(table, gpu, "mla_decode", tables.LEAST_ROWS):
-            if part.framework == CONFIG.timed_by and is_host_timed(part):
+            if part.framework == CONFIG.timed_by and measured_rows.is_host_timed(part):
                 fitted = _fit_triton(
                     "triton_latent", beyond_host(part), {SPLITS: CONFIG.fixed_splits}
                 )
@@ -320,7 +310,7 @@ def _fit_auxiliary(parts: Sequence[Rows], gpu: Gpu) -> FittedEntry:
         some = auxiliary_kernels.KernelWork(**{n: column[..., rows] for n, column in work.items()})
         return auxiliary_kernels.form_seconds(some, "bf16", gpu, numbers)
 
-    few = evenly(seconds.size, CONFIG.auxiliary_rows)
+    few = measured_rows.evenly(seconds.size, CONFIG.auxiliary_rows)
     numbers = form("auxiliary").fit(lambda one: form_s(one, few), seconds[few])
     entry = plain_entry(parts[0], numbers)
     if seconds.size >= CONFIG.fewest_auxiliary:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.fits.driver import Calibration, declared, rounded
+from lab.fits.driver import Calibration, declared, rounded, settings
 from lab.fits.methods import band_of
 from lab.tables.rows import BANDED, Rows, mape
 from planning.calibrate.kernels import fit_named
@@ -36,14 +36,7 @@ from simulators.kernels.tiling import Tile
 
 Numbers = Mapping[str, float]
 
-RIDGE = 0.1
-"""Usual weight of the start of a form's numbers, in rows."""
-
-MUCH_LESS = 0.9
-"""A later form is kept where its error is below this part of the first one's."""
-
-RANGE = 4.0
-"""Without bounds of its own, a number stays within a factor of 55 of its start."""
+CONFIG = settings(__file__)
 
 
 @dataclass(frozen=True)
@@ -59,7 +52,7 @@ class CalibrationForm:
         seconds_of: Callable[[dict[str, float]], Floats],
         measured_s: Floats,
         *,
-        ridge: float = RIDGE,
+        ridge: float = CONFIG.ridge,
         near: Numbers | None = None,
     ) -> dict[str, float]:
         """Return the fitted numbers. `ridge`: weight, in rows, of the start, or of `near`."""
@@ -75,18 +68,10 @@ def form(name: str) -> CalibrationForm:
     numbers = read_toml(Path(__file__).with_name("forms.toml"))[name]
     rows = {key: one if isinstance(one, dict) else {"start": one} for key, one in numbers.items()}
     start = {key: row["start"] for key, row in rows.items()}
-    range_ = float(np.exp(RANGE))
+    range_ = float(np.exp(CONFIG.range))
     low = [row.get("least", row["start"] / range_) for row in rows.values()]
     high = [row.get("most", row["start"] * range_) for row in rows.values()]
     return CalibrationForm(start, np.log(low), np.log(high))
-
-
-BINS, LEAF_ROWS, SHRINKAGE, WIDTH = 64, 3.0, 0.2, 0.05
-"""Thresholds per feature, least rows of a leaf, learning rate, and the residual beyond which the
-loss is linear."""
-
-EQUAL_GAIN = 1e-9
-"""Gain by which a later split must exceed an earlier one."""
 
 
 def relative_tiles(
@@ -133,15 +118,14 @@ def fit_correction(
     measured_s: Floats,
     *,
     alpha: float,
-    trees: int,
     depth: int,
-    lean: float = 0.0,
     weights: Floats | None = None,
+    **boosting: Any,
 ) -> Correction:
     """Return trees that map `seconds ** alpha` of the formula to measured seconds.
 
     `features` has a row per feature; `seconds` are added as the last. An `alpha` below 1 lets the
-    trees lower times too.
+    trees lower times too. `boosting`: arguments of `boosted`.
     """
     log_t = np.log(seconds)
     target = np.log(measured_s) - alpha * log_t
@@ -150,9 +134,8 @@ def fit_correction(
         np.concatenate([features, seconds[None]]).T.copy(),
         target - offset,
         np.ones(seconds.size) if weights is None else weights,
-        trees=trees,
         depth=depth,
-        lean=lean,
+        **boosting,
     )
     ends = float(log_t.min()), float(log_t.max())
     return Correction(alpha, offset, *ends, depth, chosen, thresholds, values)
@@ -184,9 +167,9 @@ def boosted(
     for _ in range(trees):
         miss = fitted - target
         lopsided = np.exp(lean * np.clip(miss, -1.0, 1.0))
-        pull = weights * lopsided / np.sqrt(1.0 + (miss / WIDTH) ** 2)
+        pull = weights * lopsided / np.sqrt(1.0 + (miss / CONFIG.width) ** 2)
         feature, at, values, leaf = _grow(binned, pull * miss, pull, bins, depth)
-        values *= SHRINKAGE
+        values *= CONFIG.shrinkage
         fitted += values[leaf]
         grown.append((feature, table[feature, at], values))
     chosen, thresholds, leaves = map(np.concatenate, zip(*grown, strict=True))
@@ -196,8 +179,8 @@ def boosted(
 def _edges(column: Floats) -> Floats:
     """Return thresholds between distinct values, at quantiles where there are many."""
     distinct = np.unique(column)
-    if distinct.size > BINS:
-        distinct = np.unique(np.quantile(column, np.linspace(0.0, 1.0, BINS)))
+    if distinct.size > CONFIG.bins:
+        distinct = np.unique(np.quantile(column, np.linspace(0.0, 1.0, CONFIG.bins)))
     between: Floats = 0.5 * (distinct[1:] + distinct[:-1])
     return between
 
@@ -206,7 +189,7 @@ def _best_split(gain: Floats) -> int:
     best, found = 0.0, -1
     highest = np.flatnonzero(gain == np.maximum.accumulate(gain))
     for position, value in zip(highest.tolist(), gain[highest].tolist(), strict=True):
-        if value > best + EQUAL_GAIN:
+        if value > best + CONFIG.equal_gain:
             best, found = value, position
     return found
 
@@ -246,7 +229,7 @@ def _grow(
         x, y = leaf(left, left_pull), leaf(right, right_pull)
         gain = loss(total_slope, total_pull, value)
         gain = gain - loss(left, left_pull, x) - loss(right, right_pull, y)
-        gain[(left_pull < LEAF_ROWS) | (right_pull < LEAF_ROWS) | (x > y)] = 0.0
+        gain[(left_pull < CONFIG.leaf_rows) | (right_pull < CONFIG.leaf_rows) | (x > y)] = 0.0
         first = np.array([_best_split(of_node) for of_node in gain.reshape(shape[0], -1)])
         is_split = first >= 0
         feature = np.where(is_split, first // (bins - 1), 0)
@@ -301,7 +284,7 @@ def best_form(
     fitted = [form(name).fit(seconds_of, rows.seconds) for name in names]
     errors = [float(np.mean(np.abs(np.log(seconds_of(one) / rows.seconds)))) for one in fitted]
     best = int(np.argmin(errors))
-    best = best if errors[best] < MUCH_LESS * errors[0] else 0
+    best = best if errors[best] < CONFIG.much_less * errors[0] else 0
     return names[best], fitted[best]
 
 
@@ -310,7 +293,7 @@ def fit_plain(
     rows: Rows,
     form_seconds: Callable[[Any, Gpu, Numbers], Floats],
     *,
-    ridge: float = RIDGE,
+    ridge: float = CONFIG.ridge,
     fixed: Numbers | None = None,
 ) -> FittedEntry:
     """Return the entry of a kernel by a form alone, whose `fixed` numbers are not fitted."""

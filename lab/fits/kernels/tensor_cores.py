@@ -28,16 +28,8 @@ from lab.fits.kernels import kernel_calibration as calibration
 from lab.fits.methods import band_of, leave_one_out
 from lab.tables import fp32
 from lab.tables import kernels as tables
-from lab.tables.rows import (
-    LOWER_QUARTER,
-    Bools,
-    Floats,
-    Rows,
-    fraction,
-    group_of,
-    mape,
-    read_table,
-)
+from lab.tables import rows as measured_rows
+from lab.tables.rows import Bools, Floats, Rows, fraction, group_of, mape, read_table
 from planning.calibrate.kernels import fit_named
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UserError
@@ -51,9 +43,6 @@ from simulators.kernels.profile import TensorRates, default_profile, product_sec
 from simulators.workload.precision import QUANTISED
 
 CONFIG = settings(__file__)
-
-OWN = Path("catalog") / "kernels" / "tensor"
-
 
 TENSOR_TILES = default_profile("nvidia").gemm["tensor"].tiles
 SHAPES = tuple(dict.fromkeys((tile.m, tile.n) for tile in TENSOR_TILES))
@@ -80,7 +69,7 @@ def measured_tensor_cores(measured: Path, device: str) -> Iterator[Calibration]:
             f"{measured}: a kind of products needs {CONFIG.least_rows} rows of 'gemm'; it has "
             f"{counts}"
         )
-    file = OWN / f"{gpu.name}.toml"
+    file = Path("catalog", "kernels", "tensor", f"{gpu.name}.toml")
     yield _fit_gpu("tensor_cores", gpu, parts, file=file, tables=(measured,))
 
 
@@ -109,20 +98,22 @@ def _fit_gpu(fit: str, gpu: Gpu, parts: Sequence[Rows], **fields: Any) -> Calibr
 def fit_tensor(rows: Rows, gpu: Gpu) -> TensorRates:
     """Return rates fitted to all rows; rows set aside select the correction."""
     folds = _set_aside(rows)
-    predicted = [
-        [seconds_of(rows.where(aside), rates, gpu) for rates in _choices(rows.where(~aside), gpu)]
-        for aside in folds
-    ]
+    predicted = []
+    for aside in folds:
+        seen = rows.where(~aside)
+        plain = _fit_formula(seen, gpu)
+        tried = [plain, *(_corrected(seen, gpu, plain, alpha) for alpha in CONFIG.alphas)]
+        predicted.append([seconds_of(rows.where(aside), rates, gpu) for rates in tried])
     seconds = [np.concatenate(parts) for parts in zip(*predicted, strict=True)]
     measured = np.concatenate([rows.seconds[aside] for aside in folds])
     best = int(np.argmin([mape(one, measured) for one in seconds]))
     final = _fit_formula(rows, gpu)
     if best > 0:
         final = _corrected(rows, gpu, final, CONFIG.alphas[best - 1])
-    seen = tuple((float(size.min()), float(size.max())) for size in tables.sizes_of(rows))
+    ranges = tuple((float(size.min()), float(size.max())) for size in tables.sizes_of(rows))
     turns = inner_lengths_left_out(rows, final) if rows.dtype in WEIGHT_ONLY else []
     pairs = map(np.concatenate, zip(*turns, strict=True)) if turns else (seconds[best], measured)
-    return replace(final, seen=seen, band=band_of(*pairs), calibrated=True)
+    return replace(final, seen=ranges, band=band_of(*pairs), calibrated=True)
 
 
 def inner_lengths_left_out(rows: Rows, rates: TensorRates) -> list[tuple[Floats, Floats]]:
@@ -147,13 +138,8 @@ def _set_aside(rows: Rows) -> list[Bools]:
     matrices = np.unique(rows.bucket)
     if matrices.size < CONFIG.least_matrices:
         return [rows.bucket == matrix for matrix in matrices]
-    held_out = LOWER_QUARTER[1]
+    held_out = measured_rows.LOWER_QUARTER[1]
     return [(rows.bucket - held_out) / (1.0 - held_out) < CONFIG.aside]
-
-
-def _choices(rows: Rows, gpu: Gpu) -> list[TensorRates]:
-    plain = _fit_formula(rows, gpu)
-    return [plain, *(_corrected(rows, gpu, plain, alpha) for alpha in CONFIG.alphas)]
 
 
 def seconds_of(rows: Rows, rates: TensorRates, gpu: Gpu) -> Floats:
