@@ -311,7 +311,6 @@ def _line(claim: Claim, name: str, key: str, rows: pl.DataFrame, skipped: str) -
 def _limit(
     claim: Claim, rows: pl.DataFrame, key: str, limit: float | dict[str, float] | str | None
 ) -> float | None:
-    """Return a limit: a number, the group's number, or the statistic of another column."""
     if isinstance(limit, dict):
         return limit.get(key)
     return _value(claim, rows, limit) if isinstance(limit, str) else limit

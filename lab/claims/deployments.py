@@ -261,7 +261,6 @@ def decisions(reference: Path) -> Iterator[pl.DataFrame]:
 
 
 def _column(frame: pl.DataFrame, metric: str, name: str) -> Floats:
-    """Return a column of one metric's rows, NaN where empty."""
     return _of(frame, metric)[name].cast(pl.Float64).to_numpy()
 
 

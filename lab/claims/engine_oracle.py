@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from lab import tables
 from simulators.core.errors import UserError
+from simulators.core.folder import read_toml
 from simulators.core.jit import Floats, Ints
 from simulators.serving.demand.requests import Prefixes, Requests, of_sessions
 from simulators.serving.engine import replica as at
@@ -25,24 +27,9 @@ from simulators.serving.engine.service import EngineKernels, serve
 
 FOLDER = "engine_oracle"
 
-PREFIXES = {"vllm": "", "sglang": "sglang_"}
-"""Beginnings of the names of an engine's tables."""
-
-SCHEDULERS = {"vllm": "vllm_v1", "sglang": "sglang"}
-
-RENAMED = {"retractions": "preemptions", "kv_tokens": "kv_blocks"}
-"""SGLang's columns, and vLLM's of the same meaning."""
-
-COMPARED = {
-    "formed_s": "formed_s",
-    "end_s": "end_s",
-    "requests": "requests",
-    "tokens": "tokens",
-    "prefill_tokens": "prompt_tokens",
-    "waiting": "waiting",
-    "kv_blocks": "kv_blocks",
-}
-"""Columns of a stored iteration, and those of a logged batch."""
+FACTS = read_toml(Path(tables.__file__).with_name("stored_runs.toml"))
+LIMITS: Mapping[str, Mapping[str, str]] = FACTS["limits"]
+COMPARED: Mapping[str, str] = FACTS["compared"]
 
 TIMES = {
     "scheduled_s": at.SCHEDULED,
@@ -72,14 +59,16 @@ def runs(reference: Path) -> Iterator[dict[str, Any]]:
     folder = reference / FOLDER
     if not folder.is_dir():
         raise UserError(f"{folder} is absent")
-    for engine, prefix in PREFIXES.items():
+    for engine, prefix in FACTS["prefixes"].items():
         stored, *rest = (
-            pl.read_parquet(folder / f"{prefix}{name}.parquet").rename(RENAMED, strict=False)
+            pl.read_parquet(folder / f"{prefix}{name}.parquet").rename(
+                FACTS["renamed"], strict=False
+            )
             for name in ("runs", "requests", "iterations")
         )
-        tables = [table.partition_by("run", as_dict=True) for table in rest]
+        parts = [table.partition_by("run", as_dict=True) for table in rest]
         for run in stored.iter_rows(named=True):
-            requests, iterations = (table[(run["run"],)].to_dict() for table in tables)
+            requests, iterations = (table[(run["run"],)].to_dict() for table in parts)
             columns = {name: column.to_numpy() for name, column in requests.items()}
             label = next(differences(run, columns, iterations, engine), "")
             yield {"engine": engine, "run": run["run"], "is_equal": not label, "label": label}
@@ -117,56 +106,25 @@ def differences(
             yield f"request {first}: {name} {values[first]}, stored {requests[name][first]}"
 
 
-def vllm_limits(run: Run) -> ReplicaLimits:
-    """Return the limits of a replica with vLLM's options of a stored run."""
-    has_drafter = run["spec_tokens"] > 0 and run["spec_method"] == "eagle"
-    return ReplicaLimits(
-        blocks=run["blocks"],
-        block_size=run["block_size"],
-        watermark=run["watermark"],
-        max_num_seqs=run["max_num_seqs"],
-        max_prefill_tokens=run["max_num_batched_tokens"],
-        token_budget=run["max_num_batched_tokens"],
-        max_model_len=run["max_model_len"],
-        prefix_caching=run["enable_prefix_caching"],
-        num_draft_tokens=run["spec_tokens"],
-        acceptance=(0.0,) * run["spec_tokens"],
-        accept_cycle=tuple(json.loads(run["accepts"])),
-        num_lookahead_tokens=run["spec_tokens"] if has_drafter else 0,
-        drafts_beyond_end=True,
-        drops_cached_block=has_drafter,
-        async_scheduling=run["async_scheduling"],
-        reserve_full_isl=run["scheduler_reserve_full_isl"],
-        long_prefill_token_threshold=run["long_prefill_token_threshold"],
+def limits_of(run: Run, engine: str) -> ReplicaLimits:
+    """Return the limits of a replica with the options of a stored run of an engine."""
+    stated = {name: value for name, value in run.items() if not isinstance(value, Mapping)}
+    row = pl.DataFrame([stated]).select(
+        **{n: pl.sql_expr(text) for n, text in LIMITS[engine].items()}
     )
-
-
-def sglang_limits(run: Run) -> ReplicaLimits:
-    """Return the limits of a replica with SGLang's options of a stored run.
-
-    SGLang saw a prefix cache, in which nothing was found: this matters only under `ignore_eos`.
-    """
-    return ReplicaLimits(
-        blocks=run["tokens"],
-        block_size=1,
-        watermark=0.0,
-        max_num_seqs=run["max_running_requests"],
-        max_prefill_tokens=run["max_prefill_tokens"],
-        token_budget=run["chunked_prefill_size"],
-        max_model_len=run["tokens"],
-        ignore_eos=run["ignore_eos"],
-        prefix_caching=run["ignore_eos"],
-        poll_interval=1,
-    )
+    options: dict[str, Any] = row.row(0, named=True)
+    if engine == "vllm":
+        options["acceptance"] = (0.0,) * run["spec_tokens"]
+        options["accept_cycle"] = tuple(json.loads(run["accepts"]))
+    return ReplicaLimits(**options)
 
 
 def replay(run: Run, requests: Columns, engine: str) -> ReplicaState:
     """Return the final state of our engine on the requests and options of a stored run."""
-    limits = sglang_limits(run) if engine == "sglang" else vllm_limits(run)
-    scheduler, router = load_scheduler(SCHEDULERS[engine]), load_router("round_robin")
+    scheduler, router = load_scheduler(FACTS["schedulers"][engine]), load_router("round_robin")
     return serve(
         EngineKernels(scheduler, router, linear),
-        limits,
+        limits_of(run, engine),
         _asked(run, requests),
         replicas=1,
         shape=np.zeros(1, np.int64),

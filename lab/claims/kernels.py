@@ -24,19 +24,10 @@ import polars as pl
 
 from lab.claims.claim import EMPTY, Cells, columns
 from lab.fits.kernels import fused_kernels as fused_fits
+from lab.fits.kernels import power as meters
 from lab.fits.kernels.fp32_kernels import CONFIG as FEW_SHOT
 from lab.fits.kernels.fp32_kernels import few_shot_exercise
 from lab.fits.kernels.fused_kernels import octaves_left_out
-from lab.fits.kernels.power import (
-    CONFIG as METERS,
-)
-from lab.fits.kernels.power import (
-    POWER,
-    meter_name,
-    meter_of,
-    read_power_rows,
-    reading_w,
-)
 from lab.fits.kernels.tensor_cores import CONFIG as PRODUCTS
 from lab.fits.kernels.tensor_cores import seconds_of
 from lab.fits.kernels.transferred_kernels import Trial, costs_of, formats_of, trials
@@ -430,16 +421,16 @@ def readings(reference: Path) -> Iterator[pl.DataFrame]:
     for the meter, by the GPU's own numbers or ("GPU left out") those of the other metered GPU.
     "joules from the shape alone": time and watts of products are both predicted.
     """
-    for part in held_out(read_power_rows(reference)):
+    for part in held_out(meters.read_power_rows(reference)):
         if is_host_timed(part):
             continue
         gpu = load_gpu(part.gpu)
         shown_w = energy.power_w(part.operator, gpu, part.seconds)
-        meter = meter_of(gpu, meter_name(part))
+        meter = meters.meter_of(gpu, meters.meter_name(part))
         if meter is not None:
-            shown_w = reading_w(meter, part.operator, part.seconds, shown_w)
+            shown_w = meters.reading_w(meter, part.operator, part.seconds, shown_w)
         figures = {"watts": (shown_w, part.watts)}
-        long = part.where(part.seconds >= METERS.settled_s)
+        long = part.where(part.seconds >= meters.CONFIG.settled_s)
         if len(long):
             draw_w = energy.power_w(long.operator, gpu, long.seconds)
             [other] = [metered for metered in calibrations("power") if metered != part.gpu]
@@ -450,6 +441,6 @@ def readings(reference: Path) -> Iterator[pl.DataFrame]:
             if part.kernel == "gemm":
                 ours_j = energy.energy_j(long.operator, gpu, shipped_price(long).latency_s)
                 figures["joules from the shape alone"] = (ours_j, long.watts * long.seconds)
-        labels = {"gpu": part.gpu, "table": POWER.tables[part.kernel]}
+        labels = {"gpu": part.gpu, "table": meters.POWER.tables[part.kernel]}
         for figure, (ours, theirs) in figures.items():
             yield columns(predicted=ours, measured=theirs, figure=figure, **labels)

@@ -363,7 +363,6 @@ def _assisted(tokens: float) -> Mapping[str, float]:
 
 @functools.cache
 def _steady_state(rate: float) -> tuple[float, float]:
-    """Return mean tokens and mean drafts per iteration at an acceptance rate per draft."""
     drafts = np.arange(1, MAX_DRAFTS + 1)
     all_accepted = rate**drafts
     move = np.zeros((drafts.size, drafts.size))

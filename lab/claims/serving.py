@@ -270,7 +270,6 @@ def runs(reference: Path) -> Iterator[Cells]:
 
 
 def _vllm_requests(reference: Path, run: str) -> list[Floats]:
-    """Return times and lengths of a run's requests in the order in which they were queued."""
     names = ("queued_s", "first_token_s", "last_token_s", "input_toks", "output_toks")
     for table in VLLM_REQUESTS:
         if (reference / table).is_file() and len(rows := read_table(reference / table, run=run)):

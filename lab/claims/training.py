@@ -103,7 +103,6 @@ def plans(reference: Path) -> Iterator[Cells]:
 
 
 def _ring_bytes(plan: Record) -> float:
-    """Return the bytes a rank sends in a ring all-reduce of the gradients."""
     return float(2.0 * (plan.dp - 1) / plan.dp * plan.gradient_bytes)
 
 

@@ -121,7 +121,6 @@ def defined_cut(reference: Path, row: Mapping[str, Any], ep: int = 0) -> Paralle
 
 @functools.lru_cache(maxsize=2)
 def _sweep_lines(reference: Path) -> tuple[SweepLine, ...]:
-    """Return the lines of all sweeps of one node without speculation; none without the table."""
     return tuple(_read_sweeps(reference / SWEEPS)) if (reference / SWEEPS).is_file() else ()
 
 
@@ -191,7 +190,6 @@ def silicon(reference: Path, table: str = SILICON, peer: str = PEER) -> list[Pub
 
 
 def _by_id(table: Path) -> dict[str, dict[str, Any]]:
-    """Return the rows of a table that may be missing."""
     return {row.id: row for row in read_records(table)} if table.is_file() else {}
 
 

@@ -233,7 +233,6 @@ def _switch(model: TimedTransformer, batch: int, length: int, tp: int) -> Graph:
 
 
 def _heads_of(g: Sketch, x: int, heads: int) -> int:
-    """Draw the heads of [batch, length, width]; a batch above one is copied for the product."""
     part = g.part(x, per_head_shape(g, x, heads))
     return g.copy((part,), g.shape(part)) if g.shape(x)[0] > 1 else part
 
@@ -252,7 +251,6 @@ def _weighted(g: Sketch, model: TimedTransformer, probabilities: int, v: int, tp
 
 
 def _gelu_by_formula(g: Sketch, x: int) -> int:
-    """Draw `0.5 x (1 + tanh(c (x + 0.044715 x^3)))` in eight kernels."""
     half = g.pointwise("scale", x)
     cubed = g.pointwise("scale", g.pointwise("pow", x))
     inner = g.pointwise("scale", g.add(x, cubed))
@@ -269,7 +267,6 @@ def _t5_norm(g: Sketch, x: int) -> int:
 def _t5_attention(
     g: Sketch, model: TimedTransformer, x: int, memory: int, bias: int, tp: int
 ) -> int:
-    """Draw attention of `x` to itself, or to the encoder's output."""
     y = _t5_norm(g, x)
     width = model.attention_width // tp
     source = y if memory == x else memory

@@ -409,7 +409,6 @@ def _known(
     gpus: Mapping[str, str],
     kinds: Mapping[str, str],
 ) -> Iterator[tuple[tuple[str, str, str], pa.Table]]:
-    """Yield the rows of each known GPU, framework and kind, in the order of those lists."""
     groups = dict(by_labels(table, "gpu", "framework", format_column))
     for gpu, framework, written in product(gpus, frameworks, kinds):
         if (gpu, framework, written) in groups:

@@ -134,7 +134,6 @@ class PassCase:
 
     @functools.cache  # noqa: B019 - cases last as long as their table, and fits ask repeatedly
     def _busy_s(self, fused: bool, clocks: bool) -> tuple[float, ...]:
-        """Return the seconds of each term's kernels and messages."""
         effects = Effects(fusion=fused, clocks=clocks)
         replica = dataclasses.replace(self.replica, effects=effects)
         part = stage_of(replica.model, replica.layout, 0)
@@ -238,7 +237,6 @@ def static_batches(reference: Path, version: str) -> Iterator[PassCase]:
 
 
 def _known_rows(path: Path, gpu: str = "gpu") -> Iterator[Record]:
-    """Yield the rows whose model and GPU these tables name as the catalog or `names.toml` does."""
     for row in read_records(path):
         if is_model(row.model) and row[gpu] in GPUS:
             yield row
@@ -253,39 +251,28 @@ def _replica(
     return replica_of(model_name(model), gpu_name(gpu), layout=layout, **precision, **more)
 
 
+READERS = {one.__name__: one for one in (splitwise, tinychat, concurrent, static_batches)}
+
+
 @dataclass(frozen=True)
 class PassTable:
     """A table of measured passes, its reader, and the runtime it was measured under."""
 
     name: str
     path: str
-    read: Callable[[Path], Iterator[PassCase]]
+    read: Callable[[Path, str], Iterator[PassCase]]
+    argument: str  # of the reader
     runtime: str
 
     @functools.cache  # noqa: B019 - tables are few and last; cases remember their prices
     def cases(self, reference: Path) -> Sequence[PassCase]:
         """Return the rows of the table, read and priced once."""
-        return tuple(self.read(reference))
+        return tuple(self.read(reference, self.argument))
 
 
-TABLES = (
-    PassTable(
-        "llama2_70b_token_time", FACTS.splitwise, lambda r: splitwise(r, "token"), "eager_tp"
-    ),
-    PassTable(
-        "llama2_70b_prompt_time", FACTS.splitwise, lambda r: splitwise(r, "prompt"), "eager_tp"
-    ),
-    PassTable(
-        "decode_w4a16", FACTS.tinychat, lambda r: tinychat(r, "int4_awq_ms_per_token"), "eager"
-    ),
-    PassTable("decode_fp16", FACTS.tinychat, lambda r: tinychat(r, "fp16_ms_per_token"), "eager"),
-    PassTable(
-        "llama3_1_tpot_h100", FACTS.concurrent, lambda r: concurrent(r, "h100_sxm"), "graphs"
-    ),
-    PassTable(
-        "llama3_1_tpot_b200", FACTS.concurrent, lambda r: concurrent(r, "b200_sxm"), "graphs"
-    ),
-    PassTable("static_batch", STATIC, lambda r: static_batches(r, "v0.9.0"), "graphs"),
+TABLES = tuple(
+    PassTable(name, FACTS.get(reader, STATIC), READERS[reader], argument, runtime)
+    for name, (reader, argument, runtime) in FACTS.passes.items()
 )
 
 

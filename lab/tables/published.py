@@ -136,7 +136,6 @@ def _known(reference: Path, table: str) -> list[Record]:
 
 
 def _offline_point(row: Record) -> ServingPoint:
-    """Return the engine with all requests queued at once."""
     model, gpu = model_name(row.model), gpu_name(row.gpu)
     stored = "fp4" if load_model(model).published_experts == MXFP4 else row.precision
     tp, dp = int(row.tp_size), 1
@@ -167,7 +166,6 @@ def _offline_point(row: Record) -> ServingPoint:
 def _built(
     row: Record, model: LanguageModel, gpu: str, stored: str, kv_dtype: str
 ) -> tuple[int, int]:
-    """Return the most requests and tokens of an iteration that an engine was built for."""
     tp, pp, isl, osl = int(row.tp_size), int(row.pp_size), row.isl, row.osl
     built = FACTS.built
     if row.framework_version.startswith(built["release"]):
@@ -255,7 +253,6 @@ def mlperf(reference: Path) -> list[InferenceSubmission]:
 
 
 def _complete_rows(reference: Path) -> Iterator[tuple[str, Record]]:
-    """Yield rounds and submissions whose model, GPU and number of GPUs are known."""
     earlier = MLPERF.earlier_columns
     for version, table in MLPERF_TABLES.items():
         for row in read_records(reference / table, scenario=list(SCENARIOS), division="closed"):
@@ -289,7 +286,6 @@ def _submission(version: str, row: Record) -> InferenceSubmission:
 
 
 def _round_runtime(version: str, model: str, engine: str) -> str:
-    """Return the runtime of an engine's release at the date of a round."""
     if engine == TRTLLM and model in MLPERF.built_ahead.get(version, ()):
         return str(MLPERF.executor)
     return runtime_of(engine, "", MLPERF.rounds[version]["date"])
@@ -305,7 +301,6 @@ def _mean_output(row: Record, usual: int) -> int:
 
 
 def _replica(row: Record, model: str, gpu: str, task: ServingBenchmark) -> ServingPoint:
-    """Return one replica as configured, with all requests queued."""
     sheet, has_experts = load_gpu(gpu), load_model(model).experts > 0
     narrowest = "fp4" if "fp4" in sheet.peak_flops else "fp8"
     stored = MLPERF.formats.get(row.get("weight_data_types") or "", narrowest)
@@ -337,7 +332,6 @@ def _replica(row: Record, model: str, gpu: str, task: ServingBenchmark) -> Servi
 
 
 def _min_gpus(model: str, gpu: str, stored: str) -> int:
-    """Return the least power of two of GPUs that hold a model."""
     weights, tp = load_model(model).parameters * precision(stored).weight_bytes, 1
     while tp * load_gpu(gpu).hbm_bytes < MLPERF.memory_headroom * weights:
         tp *= 2
@@ -393,7 +387,6 @@ def _dtype(row: Mapping[str, Any], model: str, gpu: str) -> str:
 
 
 def _budget(launched: str) -> dict[str, Any]:
-    """Return the token budget that a launch configuration states, if any."""
     found = re.search(r"^max-num-batched-tokens: (\d+)", launched, re.MULTILINE)
     fields = ("chunk_size", "scheduling.max_batch_tokens")
     return dict.fromkeys(fields, int(found[1])) if found else {}

@@ -85,7 +85,6 @@ def reason_to_skip(row: Mapping[str, Any]) -> str:
 
 
 def _names_another(row: Mapping[str, Any]) -> bool:
-    """Return whether the client asked another model, or the page states another parallelism."""
     asked = re.search(PATTERNS["asked_model"], row["bench_command"] or "")
     stated = re.search(PATTERNS["stated_tp"], row["environment_text"] or "")
     if stated and row["tp"] and int(stated[1]) != row["tp"]:
@@ -217,7 +216,6 @@ def _static_fraction(point: ServingPoint, gpu: Gpu) -> float:
 
 
 def _runtime(framework: str, version: str | None) -> str:
-    """Return the runtime of an engine's release, launched without options."""
     if framework in FACTS.runtimes:
         return str(FACTS.runtimes[framework])
     release = "2025-12-01" if (version or "").startswith(FACTS.before_releases) else version
@@ -267,7 +265,6 @@ def _layout(row: Mapping[str, Any], model: str) -> dict[str, Any]:
 
 
 def _degree(row: Mapping[str, Any], name: str) -> int:
-    """Return a degree of parallelism: of its column, else of the launch command, else 1."""
     written = re.search(PATTERNS["degree"].format(name), row["launch_command"])
     return int(row[name] or (written[1] if written else 1))
 

@@ -184,7 +184,6 @@ def _plans(
 
 
 def _fits(row: Record, pp: int, chunks: int, micro_batches: int) -> bool:
-    """Return whether Megatron can interleave chunks of layers."""
     is_even = not row.layers or row.layers % (pp * chunks) == 0
     return chunks == 1 or bool(pp > 1 and micro_batches % pp == 0 and is_even)
 
