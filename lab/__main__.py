@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 
-from simulators.core.errors import UserError
+from simulators.core.errors import Infeasible, UserError
 
 COMMANDS = {
     "validate": ("lab.validate", "accuracy of the simulators against measured rows"),
@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
     module = importlib.import_module(COMMANDS[words[0]][0])
     try:
         return int(module.main(words[1:]) or 0)
-    except UserError as error:
+    except (UserError, Infeasible) as error:
         print(f"sweeper-lab: {error}", file=sys.stderr)
         return 2
 

@@ -1,7 +1,7 @@
 """Scenarios: questions that practitioners ask, and the bands in which plausible answers lie.
 
-    python -m lab.scenarios                   all scenarios
-    python -m lab.scenarios T1.1 I2.4 --json  some of them
+    sweeper-lab scenarios                   all scenarios
+    sweeper-lab scenarios T1.1 I2.4 --json  some of them
 
 A scenario is a space file with one more key, `scenario:`. `cases` select single rows of the
 results, `targets` are SQL over the columns `CASE_COLUMN` of these rows. A band is a sanity interval
@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -307,8 +306,7 @@ def in_short(outcomes: Sequence[Outcome]) -> str:
     return " ".join(said)
 
 
-def print_outcomes(outcomes: Sequence[Outcome]) -> None:
-    """Print every scenario with its figures, the misses and the count."""
+def _print_outcomes(outcomes: Sequence[Outcome]) -> None:
     for o in outcomes:
         sure = [by_measurements(row) for row in o.rows]
         share = f" · {min(sure):.0%} by measurements" if sure else ""
@@ -334,7 +332,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if chosen.json:
         print(json.dumps([outcome.to_dict() for outcome in outcomes], indent=1))
     else:
-        print_outcomes(outcomes)
+        _print_outcomes(outcomes)
     return 0
 
 
@@ -342,19 +340,15 @@ def find(names: Sequence[str]) -> list[Scenario]:
     """Return scenarios by number, name or file; all shipped ones without names."""
     if not names:
         return shipped()
-    files = {name: Path(name) for name in names if name.endswith((".yaml", ".yml"))}
-    by_name = {}
+    files = [name for name in names if name.endswith((".yaml", ".yml"))]
+    found = {name.lower(): read_scenario(Path(name)) for name in files}
     if len(files) < len(names):
-        by_name = {key: one for one in shipped() for key in (one.id.lower(), one.name)}
+        found |= {key: one for one in shipped() for key in (one.id.lower(), one.name)}
     for name in names:
-        if name not in files and name.lower() not in by_name:
-            raise unknown(f"there is no scenario '{name}'", name, list(by_name), "Scenarios")
-    return [read_scenario(files[n]) if n in files else by_name[n.lower()] for n in names]
+        if name.lower() not in found:
+            raise unknown(f"there is no scenario '{name}'", name, list(found), "Scenarios")
+    return [found[name.lower()] for name in names]
 
 
 def _span(ends: tuple[float, float] | None) -> str:
     return f"{digits(ends[0])} to {digits(ends[1])}" if ends else "-"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

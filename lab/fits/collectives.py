@@ -1,18 +1,8 @@
 """Fit networks: curves of collectives, links, expert exchanges and KV transfers.
 
-One file per GPU has a curve per library, collective, precision and number of ranks. `growth` is the
-log ratio of times when ranks double at equal bytes on the wire, by how much the wire dominates: it
-extends curves to rank counts without measurements. A user's own rows have the columns `collective,
-dtype, ranks, bytes, time_us`, a handful per curve.
-
-A curve departs from `start + bytes / rate` by a Gaussian process (Rasmussen and Williams, 2006).
-Sizes correlate by their distance, curves by shared collective, precision and ranks. The scales are
-choices, made for all GPUs and libraries by cross-validation over sizes. Most runs repeat within a
-few percent and some, on GPUs that share host bridges, are off by half: hence Student-t noise
-(Jylänki, Vanhatalo and Vehtari, 2011), which scikit-learn's process does not have.
-
-Links inside a node, networks between nodes, expert exchanges and KV transfers have a few numbers,
-with the least mean absolute log error; groups of rows are held out in turn.
+One file per GPU has a curve per library, collective, precision and number of ranks. A user's own
+rows have the columns `collective, dtype, ranks, bytes, time_us`, a handful per curve.
+docs/explanation/collectives.md describes the fits.
 """
 
 from __future__ import annotations
@@ -50,8 +40,7 @@ Trend = tuple[float, float]
 """Start time of a message, and bytes per second."""
 
 
-def trend_log_s(trend: Trend, octave: Floats) -> Floats:
-    """Return the log of seconds of a trend."""
+def _trend_log_s(trend: Trend, octave: Floats) -> Floats:
     return np.log(trend[0] + np.exp2(octave) / trend[1])
 
 
@@ -79,7 +68,7 @@ class GaussianProcess:
         log_s = _covariance(self.seen, curve, octave) @ self.weights
         for code, trend in self.trends.items():
             mine = curve == code
-            log_s[mine] += trend_log_s(trend, octave[mine])
+            log_s[mine] += _trend_log_s(trend, octave[mine])
         return log_s
 
 
@@ -90,7 +79,7 @@ def learn(seen: Curves) -> GaussianProcess:
     for code in np.unique(seen.curve).tolist():
         mine = seen.curve == code
         trends[code] = fit_trend(seen.octave[mine], seen.log_s[mine])
-        residual[mine] = seen.log_s[mine] - trend_log_s(trends[code], seen.octave[mine])
+        residual[mine] = seen.log_s[mine] - _trend_log_s(trends[code], seen.octave[mine])
     gram = _covariance(seen, seen.curve, seen.octave)
     variance = np.full(residual.size, CONFIG.noise**2)
     for _ in range(CONFIG.rounds):
@@ -201,7 +190,7 @@ def fitted_curves(measured: Curves, *, with_bands: bool = True) -> dict[Key, Cur
         octave = measured.octave[mine]
         trend = fit_trend(octave, measured.log_s[mine])
         grid = np.arange(np.floor(octave.min()), np.ceil(octave.max()) + 1.0)
-        departure = process.log_s(np.full(grid.size, code), grid) - trend_log_s(trend, grid)
+        departure = process.log_s(np.full(grid.size, code), grid) - _trend_log_s(trend, grid)
         curves[key] = Curve(
             start_s=float(f"{trend[0]:.4g}"),
             bytes_per_s=float(f"{trend[1]:.4g}"),
@@ -409,7 +398,6 @@ def fit_between_nodes(reference: Path, _only: Sequence[str]) -> Iterator[Calibra
 
 
 def _factor(log_errors: Floats) -> float:
-    """Return the factor within which 90 % of held-out rows lie."""
     return float(np.exp(quantile(np.abs(log_errors), COVERED_SHARE)))
 
 
@@ -521,7 +509,8 @@ def fit_kv_transfer(reference: Path, _only: Sequence[str]) -> Iterator[Calibrati
     Frameworks without measurements have the geometric means of both numbers.
     """
     rows = list(tables.moved(reference))
-    numbers = {name: dict(vars(fit_transfers(some))) for name, some in by_framework(rows).items()}
+    of_framework = grouped(rows, lambda row: str(row.framework)).items()
+    numbers = {name: dict(vars(fit_transfers(some))) for name, some in of_framework}
     numbers[kv_transfer.OTHER] = {
         field: float(np.exp(np.mean(np.log([one[field] for one in numbers.values()]))))
         for field in ("share", "layer_s")
@@ -534,14 +523,9 @@ def fit_kv_transfer(reference: Path, _only: Sequence[str]) -> Iterator[Calibrati
     )
 
 
-def by_framework(rows: Sequence[Record]) -> dict[str, list[Record]]:
-    """Return the rows of each framework."""
-    return grouped(rows, lambda row: str(row.framework))
-
-
 def transfers_left_out(rows: Sequence[Record]) -> Iterator[tuple[Record, kv_transfer.Transfers]]:
     """Yield each row with the numbers fitted to the other rows of its framework."""
-    for some in by_framework(rows).values():
+    for some in grouped(rows, lambda row: row.framework).values():
         for [row], known in leave_one_out(some, id, fit_transfers):
             yield row, known
 

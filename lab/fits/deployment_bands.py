@@ -1,13 +1,6 @@
 """Fit the widths of serving intervals: one part of the engine's, one from kernels and messages.
 
-Every deployment is predicted three times, its model on that GPU left out of the engine's constants:
-with the GPU's kernels as measured, hidden, and hidden with its whole architecture's. The scale of
-an error combines the engine's part and the interval of its passes by squares. Engines' parts
-maximise the likelihood of a double exponential. The band covers 90 % of errors on this scale;
-groups (a model on a GPU under an engine) count alike. Claims judge a GPU by the others.
-
-An engine without measured deployments has the width that the same deployments show under a runtime
-that was fitted to none of them. Errors of 99th percentiles over means widen percentiles.
+docs/explanation/deployments.md describes the fit.
 """
 
 from __future__ import annotations
@@ -184,7 +177,6 @@ def _skew(off: Floats, groups: Sequence[tuple[str, str]]) -> float:
 
 
 def _negative_log_likelihood(off: Floats, scales: Floats) -> float:
-    """Return the negative log-likelihood of a double exponential, per row, up to a constant."""
     return float(np.log(np.mean(np.abs(off) / scales)) + np.mean(np.log(scales)))
 
 

@@ -191,7 +191,6 @@ def shrunk(own: float, of_all: float, models: int) -> float:
 
 
 def _is_measured(block: ResultBlock) -> bool:
-    """Return whether the expert kernels of a result were timed on the same GPU."""
     model, (_, _, attention, _) = load_model(block.point.model), block.options["engine"]
     is_timed = not (model.fp8_channels and block.point.dtype == "fp8_block")
     is_timed = is_timed and not (model.is_latent and attention == CONFIG.unmeasured)

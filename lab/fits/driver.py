@@ -16,7 +16,6 @@ import argparse
 import contextlib
 import hashlib
 import re
-import sys
 import tomllib
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ from lab.tables.rows import Record
 from planning.calibrate.measurements import toml_lines, write_sealed
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import reference_folder
-from simulators.core.errors import Infeasible, UnknownNameError, UserError
+from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import PACKAGE, Folder, import_file, read_toml
 
 FITS = Folder("fit", "fits", ".py", package="lab")
@@ -110,7 +109,7 @@ def fits() -> dict[str, Path]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one fit from the command line."""
+    """Run one fit from the command line. Raises UserError if it lacks rows."""
     parser = argparse.ArgumentParser(
         prog="sweeper-lab fit",
         description=__doc__,
@@ -125,13 +124,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked = parser.parse_args(arguments)
     if asked.device and asked.measured is None:
         parser.error("--device and --measured belong together")
-    try:
-        _run(asked)
-    except (UserError, Infeasible) as error:
-        sys.exit(f"fit: {error}")
-
-
-def _run(asked: argparse.Namespace) -> None:
     module, reference = import_file(fits()[asked.fit]), Path()
     if asked.measured is None:
         reference = asked.reference or reference_folder() or Path("reference")
@@ -149,8 +141,7 @@ def _run(asked: argparse.Namespace) -> None:
             print(f"{one.file}: {difference(one.document(reference), one.file)}", flush=True)
         else:
             write_sealed(one.file, one.text(asked.fit, reference))
-            error = f"held-out error {one.held_out_mape:.1%}"
-            print(f"Written: {one.file}, {error}", flush=True)
+            print(f"Written: {one.file}, held-out error {one.held_out_mape:.1%}", flush=True)
 
 
 def difference(document: Mapping[str, Any], file: Path) -> str:

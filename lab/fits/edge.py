@@ -1,10 +1,7 @@
 """Fit device latencies to networks of a search space, and the prior that devices share.
 
-A device's weights are a least-squares fit to all its networks. The prior is of HELP's meta-train
-devices (Lee et al., "Hardware-adaptive efficient latency prediction for NAS via meta-learning",
-2021); the spread of a device's own is chosen by leaving out each device family and adapting to ten
-of its networks (`planning.calibrate.edge`). Where the layers of programs are not known, the prior
-is over compiled programs on chips: a program is a model compiled for a runtime in a precision.
+docs/explanation/edge.md describes the fit. Where the layers of programs are not known, the prior is
+over compiled programs on chips: a program is a model compiled for a runtime in a precision.
 """
 
 from __future__ import annotations
@@ -64,7 +61,7 @@ def fit_edge(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
         table, known = latencies(reference, space), SPLITS[space].known
         errors = {own: left_out_errors(table, known, own) for own in CONFIG.owns}
         own = min(CONFIG.owns, key=lambda one: float(errors[one].mean()))
-        prior = prior_of(table, known, own)
+        prior = _prior_of(table, known, own)
         names = ("own", "centre", "scale", "mean", "noises", "spread")
         devices = {}
         for device, seconds in sorted(table.seconds.items()):
@@ -80,8 +77,7 @@ def fit_edge(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
         )
 
 
-def prior_of(table: Latencies, known: Sequence[str], own: float) -> Prior:
-    """Return the prior from some devices of a table."""
+def _prior_of(table: Latencies, known: Sequence[str], own: float) -> Prior:
     return learn(
         table.features, [table.seconds[name] for name in known], [*map(family, known)], own
     )
@@ -91,7 +87,7 @@ def left_out_errors(table: Latencies, known: Sequence[str], own: float) -> Float
     """Return the mean relative error of each device and draw, with ten of its networks measured."""
     errors = []
     for device in known:
-        prior = prior_of(table, [one for one in known if family(one) != family(device)], own)
+        prior = _prior_of(table, [one for one in known if family(one) != family(device)], own)
         errors += [
             mean_error(table, prior, device, drawn(table, CONFIG.samples, seed))
             for seed in range(CONFIG.draws)

@@ -2,16 +2,7 @@
 
 A runtime's constants are a pace for each family of kernels, gaps of a layer and host times; each
 multiplies a column of a step's time. `engines.toml` says which kernels a runtime takes and whose
-constants it has. The steady-state time per token is linear in all constants, so the fit is a
-least-squares problem with a prior: kernels keep their measured pace to about a twentieth; gaps and
-host times are some microseconds. Each group (a model on a GPU) is left out in turn, and each model
-on all its GPUs; the constants without each are stored in files of their own. Static batches under
-an older runtime are fitted along: they show the paces of other architectures.
-
-Steady state of closed-loop clients is a weighted sum over two steps. While a request generates its
-`O` tokens, each other client's next prompt is prefilled once. An engine that mixes prefill and
-decode has `p = (n - 1) / O` prompts in each iteration; one that runs them apart is interrupted as
-often.
+constants it has. docs/explanation/deployments.md describes the fit.
 """
 
 from __future__ import annotations
@@ -123,14 +114,12 @@ COLUMNS = ("fixed", *FAMILIES, *TRANSFERRED.values(), *MANY.values(), "messages"
 """Terms of a step's time; all but `fixed` have constants."""
 
 
-def kernels_of(name: str) -> dict[str, Any]:
-    """Return the frameworks whose kernels compete in a runtime, by family."""
+def _kernels_of(name: str) -> dict[str, Any]:
     found: dict[str, Any] = ENGINES[name].get("kernels") or ENGINES[SAME_CONSTANTS[name]]["kernels"]
     return found
 
 
-def framework_of(name: str) -> str:
-    """Return the framework of a runtime."""
+def _framework_of(name: str) -> str:
     return name.partition("_")[0]
 
 
@@ -144,9 +133,9 @@ def bare(name: str) -> Runtime:
     nothing: dict[str, Any] = dict.fromkeys(GAPS, 0.0)
     return Runtime(
         name=name,
-        framework=framework_of(name),
+        framework=_framework_of(name),
         **nothing,
-        kernels=kernels_of(name),
+        kernels=_kernels_of(name),
         norms_in_sums=ENGINES[name].get("norms_in_sums", False),
         batch_times=batch_times_of(name),
     )
@@ -254,12 +243,11 @@ def constants_of(
             yield Constant(f"{name}.{kind}", column[kind] * (release == name), *prior["kind"])
 
 
-def runtime_table(name: str, value: Mapping[str, float]) -> dict[str, Any]:
-    """Return the constants of a runtime as its calibration stores them."""
+def _runtime_table(name: str, value: Mapping[str, float]) -> dict[str, Any]:
     own = {gap: value[f"{SAME_CONSTANTS.get(name, name)}.{gap}"] for gap in GAPS}
     own |= {kind: value.get(f"{name}.{kind}", value[kind]) for kind in KINDS}
     facts = {fact: ENGINES[name][fact] for fact in CONFIG.facts if fact in ENGINES[name]}
-    facts = {"framework": framework_of(name), **facts, **own, **_host_of(name, value)}
+    facts = {"framework": _framework_of(name), **facts, **own, **_host_of(name, value)}
     table: dict[str, Any] = {"runtime": facts}
     for constant, number in value.items():
         kind, *place = constant.split(".")
@@ -270,7 +258,7 @@ def runtime_table(name: str, value: Mapping[str, float]) -> dict[str, Any]:
 
 def left_out_table(name: str, value: Mapping[str, float]) -> dict[str, Any]:
     """Return the constants of a runtime fitted without a group, and those of its other releases."""
-    table = runtime_table(name, value)
+    table = _runtime_table(name, value)
     for other in alike(name):
         own = {kind: value[f"{other}.{kind}"] for kind in ENGINES[other].get("own", ())}
         if found := own | _host_of(other, value):
@@ -310,8 +298,8 @@ def fit_engines(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     }
     error = fitted.held_out_s / problem.measured_s - 1.0
     for name in sorted(set(frameworks)):
-        whose = framework_of(name)  # all its runtimes, as a later one may replace a group's
-        named = {g for g, f in zip(groups, frameworks, strict=True) if framework_of(f) == whose}
+        whose = _framework_of(name)  # all its runtimes, as a later one may replace a group's
+        named = {g for g, f in zip(groups, frameworks, strict=True) if _framework_of(f) == whose}
         named |= {row.model for row in rows if row.framework == name}
         held_out = error[np.array(frameworks) == name]
         tables = {g: left_out_table(name, problem.named(without[g])) for g in sorted(named)}
@@ -319,8 +307,8 @@ def fit_engines(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
         file = LEFT_OUT / "runtimes" / f"{name}.toml"
         yield declared("engines", file=file, content={"without": tables}, **evidence)
         for one in (name, *alike(name)):
-            content = runtime_table(one, problem.named(fitted.values))
-            content["kernels"] = kernels_of(one)
+            content = _runtime_table(one, problem.named(fitted.values))
+            content["kernels"] = _kernels_of(one)
             if slower := batch_times_of(one):
                 content["batch_times"] = slower
             yield declared("engines", name=one, content=content, **evidence)

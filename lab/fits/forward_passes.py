@@ -57,7 +57,6 @@ def fit_clocks(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
 
 
 def _busy_errors(layers: LayerRows, share: float) -> Floats:
-    """Return |log(predicted / measured)| of the compute-bound layers."""
     error = np.abs(np.log(layers.predicted_s(share) / layers.measured_s))
     return np.asarray(error[layers.tokens > CONFIG.busy_tokens], np.float64)
 
@@ -300,7 +299,6 @@ def fit_framework(rows: Sequence[FittedGraph]) -> Framework:
 def _phase_error(
     rows: Sequence[FittedGraph], phase: str, launch_s: float, gradient: float | Framework
 ) -> float:
-    """Return the mean |log(predicted / measured)| of one phase."""
     ratios = []
     for row in rows:
         factor = gradient if isinstance(gradient, float) else gradient.gradient_of(row.case.gpu)

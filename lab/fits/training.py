@@ -3,14 +3,7 @@
     loss = mean over sources of mean |log(predicted / measured)|
            + sum of prior x log(constant / start)^2
 
-Minimised by Gauss-Newton steps with iteratively reweighted squares (Holland and Welsch, 1977).
-Groups of a source, a model and a GPU are dealt to two halves; each half is fitted and tests the
-other, three times over, and all are fitted for use.
-
-The host's time to launch a kernel or a message does not show in these steps, as steps of
-pre-training keep GPUs busier than their hosts. It is fitted afterwards, to adapters over eight GPUs
-in MLPerf's first round with them, whose layers had no CUDA graphs. Submitters are dealt to two
-halves; the time fitted to one half tests the systems of the other.
+docs/explanation/training.md describes the fit, and that of the host's time for a launch.
 """
 
 from __future__ import annotations
@@ -42,14 +35,13 @@ FIRST, SECOND = "submitters_first", "submitters_second"
 """Names of the constants fitted to either half of the submitters."""
 
 
-def without_graphs(rows: Iterable[TrainingSubmission]) -> list[TrainingSubmission]:
-    """Return the systems that train adapters and launch every kernel of a layer."""
+def _without_graphs(rows: Iterable[TrainingSubmission]) -> list[TrainingSubmission]:
     return [row for row in rows if row.benchmark == LORA and not row.job.layer_graphs]
 
 
 def in_first_half(rows: Iterable[TrainingSubmission]) -> frozenset[str]:
     """Return the submitters of the first half; both halves have some with many GPUs per layer."""
-    plain = without_graphs(rows)
+    plain = _without_graphs(rows)
     thin = {row.submitter for row in plain if row.job.tp * row.job.cp > CONFIG.few_gpus}
     kinds = grouped({row.submitter for row in plain}, lambda name: name in thin)
     return frozenset(_first_half(kinds.values(), str))
@@ -66,18 +58,17 @@ def _first_half(kinds: Iterable[Iterable[Label]], name_of: Callable[[Label], str
 
 def launch_times_s(reference: Path, constants: Constants) -> dict[str, float]:
     """Return the launch time fitted to all systems (empty name), and to each half."""
-    rows = without_graphs(tables.submissions(reference))
+    rows = _without_graphs(tables.submissions(reference))
     first = in_first_half(rows)
     halves = {
         "": rows,
         FIRST: [row for row in rows if row.submitter in first],
         SECOND: [row for row in rows if row.submitter not in first],
     }
-    return {name: fitted_launch_s(mine, constants) for name, mine in halves.items()}
+    return {name: _fitted_launch_s(mine, constants) for name, mine in halves.items()}
 
 
-def fitted_launch_s(rows: Sequence[TrainingSubmission], constants: Constants) -> float:
-    """Return the launch time with the least mean absolute log error."""
+def _fitted_launch_s(rows: Sequence[TrainingSubmission], constants: Constants) -> float:
     works = [work_of(row.job, row.plans) for row in rows]
     measured_s = np.array([row.seconds for row in rows])
 
@@ -118,8 +109,7 @@ def fastest_s(one: PricedSteps, constants: Constants) -> float:
     return float(np.min(steps(one.work, constants).step_s * one.fits))
 
 
-def nested(numbers: Mapping[str, float]) -> dict[str, object]:
-    """Return numbers named `table.key` as tables."""
+def _nested(numbers: Mapping[str, float]) -> dict[str, object]:
     found: dict[str, Any] = {}
     for name, value in numbers.items():
         *tables, key = name.split(".")
@@ -145,16 +135,16 @@ def fit_training_steps(reference: Path, _only: Sequence[str]) -> Iterator[Calibr
     rows = [one for one in priced_steps(reference) if one.step.source in FITTED_SOURCES]
     rows = [one for one in rows if not one.step.is_flagged]
     whole = fitted_constants(rows)
-    launches = launch_times_s(reference, constants_of(nested(whole)))
+    launches = launch_times_s(reference, constants_of(_nested(whole)))
     launch = {"launch_s": launches.pop("")}
-    content: dict[str, dict[str, object]] = {"step": nested(whole | launch)}
+    content: dict[str, dict[str, object]] = {"step": _nested(whole | launch)}
     errors: list[float] = []
     for split in range(CONFIG.splits):
         pairs = list(zip(rows, halves(rows, split), strict=True))
         for half in (True, False):
             seen = [one for one, first in pairs if first == half]
             unseen = [one for one, first in pairs if first != half]
-            numbers = nested(fitted_constants(seen) | launch)
+            numbers = _nested(fitted_constants(seen) | launch)
             content[f"split_{split}_{'first' if half else 'second'}"] = numbers
             constants = constants_of(numbers)
             errors += [np.log(one.step.seconds / fastest_s(one, constants)) for one in unseen]
@@ -181,7 +171,7 @@ def fitted_constants(rows: Sequence[PricedSteps]) -> dict[str, float]:
 
     def errors_at(where: Floats) -> Floats:
         numbers = dict(zip(names, np.exp(where).tolist(), strict=True))
-        constants = constants_of(nested(numbers))
+        constants = constants_of(_nested(numbers))
         return np.array([np.log(fastest_s(one, constants) / one.step.seconds) for one in rows])
 
     def loss_at(where: Floats, errors: Floats) -> float:

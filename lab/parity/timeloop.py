@@ -1,19 +1,7 @@
 """Timeloop's counts of a mapping: it walks a few iterations of each loop and extrapolates.
 
-Timeloop counts so (Parashar et al., ISPASS 2019), and these are its rules. Of a loop in time it
-walks the first iteration, the second on behalf of all that follow and, over a dimension whose last
-tile is smaller, the last. Of instances side by side it walks the first; the others need the same
-words, displaced. A level keeps its words from one walked iteration to the next as long as its tile
-moves on by the same vector, or does not move. The last step of a loop right next to a level so
-counts as a whole one, and a step from the second iteration to the last shares nothing. With links,
-an element takes the words that a neighbour in its row or column was sent the step before, where
-that saves the level outside some reads.
-
-Fills are averages over the whole fan-out, idle elements included. A level that bypasses a tensor
-passes on the words of its children, scaled by the average share of the words sent to it that
-arrive. Words that linked elements exchange are read and filled in these elements, averaged over the
-elements in use. Where bounds divide and no halo outlives a loop, the counts equal those of
-`dataflow.access`.
+docs/explanation/dataflow.md lists the rules (Parashar et al., ISPASS 2019). Where bounds divide and
+no halo outlives a loop, the counts equal those of `dataflow.access`.
 """
 
 from __future__ import annotations
@@ -33,6 +21,9 @@ from simulators.catalog.accelerator import TENSORS, Accelerator
 from simulators.core.jit import Ints
 from simulators.dataflow.mapping import LoopNest
 from simulators.workload.loop_nest import Layer, Tensor
+
+Mesh = tuple[int, int] | None
+"""Columns and rows of elements that pass words to their neighbours."""
 
 
 class Accesses(NamedTuple):
@@ -159,15 +150,8 @@ def _walks(
         )
         outside += one.temporal
         steps = WalkedSteps.of(outside, partial, layer.bounds, strides)
-        walks.append(
-            steps.walk(
-                one,
-                child,
-                (columns, rows) if linked[k] else None,
-                keeps=not is_last,
-                repeats=bool(one.temporal) and not one.spatial and not is_last,
-            )
-        )
+        mesh = (columns, rows) if linked[k] else None
+        walks.append(steps.walk(one, child, mesh, is_last=is_last))
         outside += one.spatial
     return walks
 
@@ -216,13 +200,7 @@ class WalkedSteps:
         return extents
 
     def walk(
-        self,
-        level: LevelTiles,
-        child: Sequence[int],
-        mesh: tuple[int, int] | None,
-        *,
-        keeps: bool,
-        repeats: bool,
+        self, level: LevelTiles, child: Sequence[int], mesh: Mesh, *, is_last: bool
     ) -> WalkTotals:
         """Return the words that a level sends to its children.
 
@@ -230,8 +208,7 @@ class WalkedSteps:
             level: the level, whose temporal loops are the innermost of the steps.
             child: tile of a child, by dimension.
             mesh: columns and rows of children that pass words to their neighbours, if any.
-            keeps: whether a child keeps words from step to step.
-            repeats: whether the last iteration of the innermost loop needs as much as the second.
+            is_last: whether the children are multipliers, which keep no words from step to step.
         """
         block = self.extents(level.block, self.is_end)
         is_end = self.is_end.copy()
@@ -240,9 +217,9 @@ class WalkedSteps:
             ends[:, k] = np.where(is_end[:, loop.dim], loop.last, loop.times)
             is_end[:, loop.dim] &= loop.last == 1
         extent = self.extents(child, is_end)
-        low, new = _new_words(self.low, extent) if keeps else (self.low, extent)
+        low, new = _new_words(self.low, extent) if not is_last else (self.low, extent)
         words = new.prod(axis=1)
-        if repeats:
+        if level.temporal and not level.spatial and not is_last:  # the last needs as the second
             words = np.where(self.place == 2, np.roll(words, 1), words)
         is_alike = (new == _before(new)).all(axis=1) & (words > 0)
         # Corners are never further apart than the tensor, in either direction, twice over.
@@ -300,7 +277,7 @@ def _new_words(low: Ints, extent: Ints) -> tuple[Ints, Ints]:
 
 
 def _fan_out(
-    spatial: Sequence[TiledLoop], strides: Ints, mesh: tuple[int, int] | None
+    spatial: Sequence[TiledLoop], strides: Ints, mesh: Mesh
 ) -> Callable[[tuple[int, ...], tuple[int, ...], int | None], tuple[int, int, int]]:
     """Return a function that counts the tiles of one step.
 

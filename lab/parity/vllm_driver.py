@@ -40,8 +40,7 @@ def known(kind: Any, options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name in names}
 
 
-def configured(job: dict[str, Any]) -> VllmConfig:
-    """Return vLLM's configuration for a job."""
+def _configured(job: dict[str, Any]) -> VllmConfig:
     folder = Path(tempfile.mkdtemp())
     (folder / "config.json").write_text(json.dumps(job["model"]))
     length, spec = job["max_model_len"], None
@@ -88,7 +87,7 @@ class ReplayedEngine:
     """The engine core's loop around vLLM's scheduler."""
 
     def __init__(self, job: dict[str, Any]) -> None:
-        config = configured(job)
+        config = _configured(job)
         spec = FullAttentionSpec(
             block_size=job["block_size"], num_kv_heads=1, head_size=1, dtype=torch.float16
         )

@@ -157,7 +157,6 @@ def _aligned(task: ScoredTask, tables: Sequence[pl.DataFrame]) -> tuple[dict[str
 
 
 def _lines(name: str, task: ScoredTask, predicted: Figures, unmatched: int) -> Iterator[Check]:
-    """Yield regrets of choices, then errors by figure and kind of row."""
     answered = np.all([~np.isnan(column) for column in predicted.values()], axis=0)
     true, believed = task.decided_by(task.measured), task.decided_by(predicted)
     for about, among in task.choices.items() if answered.any() else ():

@@ -1,14 +1,8 @@
 """Fit fp32 operators to calls timed from the host, in full, and the errors of GPUs without rows.
 
 A full fit has tables, rates, and a correction where cross-validation over shapes says it helps.
-Every GPU of the reference folder is fitted, and a summary of all of them for GPUs without
-measurements. With `--device NAME --measured FILE` one GPU is fitted to hundreds of rows per class;
-`sweeper calibrate` fits fewer.
-
-`fp32_errors`: calibrated GPUs are left out in turn. A GPU's layer shapes are predicted from its
-data sheet and the other GPUs, and also with ten of its rows, drawn four times, whose shapes leave
-the test. Stored are quantiles of log(measured / predicted) at the middles of twentieths; those with
-ten rows are in units of the GPU's own errors.
+With `--device NAME --measured FILE` one GPU is fitted to hundreds of rows per class; `sweeper
+calibrate` fits fewer. docs/explanation/kernels.md describes the fits.
 """
 
 from __future__ import annotations
@@ -205,7 +199,7 @@ def measured_fp32_kernels(measured: Path, device: str) -> Iterator[Calibration]:
     """Yield the calibration of a user's own GPU, from a file of its measurements."""
     gpu = gpu_of(device)
     table = read_table(measured, NEEDS)
-    parts = [part for part in rows_of_table(table, gpu.name) if is_full(part)]
+    parts = [part for part in rows_of_table(table, gpu.name) if _is_full(part)]
     if not parts:
         raise UserError(
             f"{measured} has no class with {CONFIG.full_rows} rows of products or "
@@ -240,8 +234,7 @@ def fit_fp32_kernels(reference: Path, only: Sequence[str] = ()) -> Iterator[Cali
         )
 
 
-def is_full(part: Rows) -> bool:
-    """Return whether a class has enough rows for a fit in full, with a half held out."""
+def _is_full(part: Rows) -> bool:
     return bool(
         len(part) >= (CONFIG.full_rows if part.kernel in SIZES else CONFIG.full_stream_rows)
     )

@@ -2,9 +2,7 @@
 
 The numbers of a form are fitted to half of all shapes, and monotone trees to its residuals. One
 half of the other shapes gives the 90 % interval, the rest is the test set; errors are of both.
-Decode has grids in place of trees: residuals of the form, smoothed over octaves by a Gaussian
-process (Rasmussen and Williams, 2006) and made non-decreasing by alternating isotonic regressions
-(Dykstra and Robertson, 1982); octaves left out in turn give error and interval.
+Decode has grids in place of trees; octaves left out in turn give error and interval.
 `fused_kernels.toml` says which kernels are fitted, docs/explanation/kernels.md describes the fits.
 
 Auxiliary kernels are state updates, convolutions, quantisation and embeddings. GPUs whose kernels
@@ -204,7 +202,7 @@ def fit_triton(reference: Path, gpu: str) -> Iterator[FittedEntry]:
         for part in tables.measured_in(table, gpu, "mla_decode", tables.LEAST_ROWS):
             if part.framework == CONFIG.timed_by and measured_rows.is_host_timed(part):
                 fitted = _fit_triton(
-                    "triton_latent", beyond_host(part), {SPLITS: CONFIG.fixed_splits}
+                    "triton_latent", _beyond_host(part), {SPLITS: CONFIG.fixed_splits}
                 )
                 yield fitted
                 for library, dealt in CONFIG.dealt.items():
@@ -223,8 +221,7 @@ def fit_triton(reference: Path, gpu: str) -> Iterator[FittedEntry]:
                 yield replace(_fit_triton("triton_prompt", part), name=name)
 
 
-def beyond_host(rows: Rows) -> Rows:
-    """Return the rows whose time is that of the kernel, not of the host."""
+def _beyond_host(rows: Rows) -> Rows:
     rows = rows.where(rows.seconds > CONFIG.hidden * rows.seconds.min())
     s = rows.sizes
     sides = np.stack([s["batch_size"], s["isl"] + s["step"], s["num_heads"]])

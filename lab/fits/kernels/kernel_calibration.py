@@ -5,11 +5,8 @@ correct the form towards measurements:
 
     log t' = alpha log t + offset + sum over trees (monotone in every feature and in t itself)
 
-They are fitted by gradient boosting (Friedman, 2001) with histogram splits and a pseudo-Huber loss.
-A split is made only if its right value is at least its left one, and their midpoint bounds all
-values further down, as in LightGBM's basic monotone constraints. The trees are complete, as
-`simulators.kernels.corrections` walks them: LightGBM and scikit-learn grow others, which
-would change every stored tree.
+Libraries for boosting grow other trees, which would change every stored one;
+docs/explanation/kernels.md says how these are fitted.
 """
 
 from __future__ import annotations

@@ -1,12 +1,6 @@
 """Fit kernels' power to what GPUs' meters showed of kernels in loops, and predict such readings.
 
-First the settled draw, from kernels long enough for the meter to settle: a formula whose numbers
-transfer to other GPUs, then trees of shapes for the GPU itself. Then trees from settled watts to
-what the meter shows of all kernels; only comparisons with such readings need them.
-
-Loops of the measured tables take up to a second. The meter is read ten times a second and shows a
-mean over the second before, and a row holds the mean of the readings (ai-dynamo/aiconfigurator,
-`collector/helper.py`). So readings of short kernels show in good part what the GPU did before.
+docs/explanation/kernels.md describes the fit.
 """
 
 from __future__ import annotations
@@ -97,7 +91,7 @@ def fit_power(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration
 
 def fit_draw(parts: Sequence[Rows], gpu: Gpu) -> PowerModel:
     """Return the settled draw of a GPU, fitted to kernels long enough to settle."""
-    settled = [part.drawn(CONFIG.draw_rows) for part in settled_parts(parts)]
+    settled = [part.drawn(CONFIG.draw_rows) for part in _settled_parts(parts)]
     formats = {energy.format_of(part.operator) for part in settled}
     numbers = form("power")
     kept = [name not in FORMATS or name in formats for name in numbers.start]
@@ -115,8 +109,7 @@ def fit_draw(parts: Sequence[Rows], gpu: Gpu) -> PowerModel:
     return _draw(found)
 
 
-def settled_parts(parts: Sequence[Rows]) -> list[Rows]:
-    """Return rows of kernels long enough for the meter to settle, of parts that have some."""
+def _settled_parts(parts: Sequence[Rows]) -> list[Rows]:
     some = [
         part.where(part.seconds >= CONFIG.settled_s) for part in parts if not is_host_timed(part)
     ]
@@ -160,7 +153,7 @@ def _fit_gpu(gpu: Gpu, parts: Sequence[Rows]) -> Calibration:
             lambda p: shape_features(p.operator, p.seconds.shape),
             CONFIG.shape_trees,
         )
-        for name, some in grouped(settled_parts(seen), meter_name).items()
+        for name, some in grouped(_settled_parts(seen), meter_name).items()
     }
     draw = replace(formula, shapes=shapes)
     meters, errors = {}, {}

@@ -1,16 +1,6 @@
 """Fit tensor-core products to loops timed on the GPU, and sustained shares of peak FLOP/s.
 
-For each GPU, framework and kind of product: a few numbers and a table of tile efficiencies by
-robust least squares on logarithms, then monotone trees on what is left. A fifth of the fitted
-weight matrices, set aside, chooses how much of the formula's slope is kept and gives the interval;
-the held-out quarter judges. Few inner lengths of weight-only products were timed, so inner lengths
-left out give their interval.
-
-`sustained_peaks`: the share of peak FLOP/s that tensor cores sustain, against FLOPs per joule, by
-vendor. A point is an architecture and a format: the median over GPUs, libraries and products of at
-least 4,096 a side of the FLOP/s reached over the data sheet's peak. AMD's fp32 products run on
-matrix units and count; NVIDIA's do not. Errors and intervals are of architectures left out: one
-interval of formats multiplied as stored, one of those whose activations are quantised first.
+docs/explanation/kernels.md describes the fits.
 """
 
 from __future__ import annotations
@@ -244,7 +234,6 @@ def fit_sustained_peaks(reference: Path, _only: Sequence[str]) -> Iterator[Calib
 
 
 def _band(parts: Sequence[Rows], others: Mapping[str, SustainedLine]) -> Band:
-    """Return the interval of products by lines fitted without their architecture."""
     pairs, seen = [], set[str]()
     for rows in parts:
         architecture = load_gpu(rows.gpu).architecture

@@ -2,11 +2,7 @@
 
 A trial is one kernel of one framework on one GPU in one precision, priced on that GPU's data sheet
 with numbers fitted to another kernel that a lookup may use, once for each kind of transfer that
-this is. Rows are held out of all fits.
-
-For each family and kind of transfer: the geometric mean of the errors of pairs of architectures and
-frameworks, the interval that covers 90 % of rows, and whether trees and grids transfer too. Pairs
-count alike, however many GPUs and rows they have.
+this is. Rows are held out of all fits. docs/explanation/kernels.md says what is stored.
 """
 
 from __future__ import annotations
@@ -15,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, product
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -36,10 +32,6 @@ from simulators.kernels.levels import measured_rates, substitute_kinds, zero_sho
 from simulators.kernels.price import price, roofline_s
 
 CONFIG = settings(__file__)
-
-
-N = TypeVar("N")
-Look = Callable[[str, str, str], N | None]
 
 
 @dataclass(frozen=True)
@@ -135,8 +127,8 @@ def _product_trials(rows: Rows) -> Iterator[Trial]:
 
 
 def _sources(
-    kind: str, rows: Rows, gpu: Gpu, formats: Sequence[str], look: Look[N]
-) -> Iterator[tuple[str, str, TransferKind, N]]:
+    kind: str, rows: Rows, gpu: Gpu, formats: Sequence[str], look: Callable[[str, str, str], Any]
+) -> Iterator[tuple[str, str, TransferKind, Any]]:
     """Yield GPU, framework, kind of transfer and numbers of every source except the rows' own."""
     wanted = rows.framework, gpu.architecture
     for source in sources(kind, gpu.name, gpu.architecture):
@@ -174,17 +166,16 @@ def fit_transferred_kernels(reference: Path, _only: Sequence[str]) -> Iterator[C
         content={
             "substitutes": substitutes(found),
             "family": {
-                family: {name: _table(cost) for name, cost in of_family.items()}
+                family: {
+                    kind: {n: v for n, v in vars(cost).items() if n != "whole" or not v}
+                    for kind, cost in of_family.items()
+                }
                 for family, of_family in costs_of(found).items()
             },
         },
         rows=errors.size,
         errors=errors,
     )
-
-
-def _table(cost: TransferError) -> dict[str, Any]:
-    return {name: value for name, value in vars(cost).items() if name != "whole" or not value}
 
 
 def costs_of(found: Sequence[Trial]) -> Errors:
@@ -272,15 +263,12 @@ def is_within(one: TransferKind, other: TransferKind) -> bool:
 
     Beyond one generation a framework runs other kernels, so its name does not count.
     """
-    same_framework = other.same_framework and other.relation not in (
-        transfers.VENDOR,
-        transfers.OTHER,
-    )
+    is_far = other.relation in (transfers.VENDOR, transfers.OTHER)
     ways = {one.relation, other.relation}
     if transfers.INSTRUCTIONS in ways and ways & {transfers.GENERATION, transfers.VENDOR}:
         return False
     return (
         transfers.RELATIONS.index(one.relation) <= transfers.RELATIONS.index(other.relation)
         and one.same_precision >= other.same_precision
-        and one.same_framework >= same_framework
+        and one.same_framework >= (other.same_framework and not is_far)
     )

@@ -48,7 +48,7 @@ def test_a_few_rows_are_left_to_the_product(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     pyarrow.csv.write_csv(table(0.35), tmp_path / "mine.csv")
-    with pytest.raises(SystemExit, match="sweeper calibrate l40s"):
+    with pytest.raises(UserError, match="sweeper calibrate l40s"):
         main(["fp32_kernels", "--device", "l40s", "--measured", "mine.csv"])
 
 
@@ -57,7 +57,7 @@ def test_a_table_without_latencies_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     pyarrow.csv.write_csv(table(0.5).drop_columns(["latency_us"]), tmp_path / "mine.csv")
-    with pytest.raises(SystemExit, match="lacks the column latency_us"):
+    with pytest.raises(UserError, match="lacks the column latency_us"):
         main(["fp32_kernels", "--device", "l40s", "--measured", "mine.csv"])
 
 
