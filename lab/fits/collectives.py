@@ -109,8 +109,7 @@ LEAST_BAND = 1.645 * CONFIG.noise
 Growth = dict[str, tuple[Floats, Floats]]
 """Log ratios of times when ranks double, by GPU, each with the wire's weight."""
 
-GROWTH_GRID, SMOOTHING = np.arange(-10.0, 11.0, 2.0), 1.2
-"""Weights that growth is stored at, and the width of its averaging window in octaves."""
+GROWTH_GRID = np.arange(*CONFIG.growth_grid)
 
 
 def fit_collectives(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
@@ -254,7 +253,7 @@ def doublings(table: Libraries, gpus: Sequence[str], collective: str) -> Growth:
 def smoothed(seen: Growth, weight: Floats) -> Floats:
     """Return the mean log growth of rows near each weight."""
     weights, ratios = (np.concatenate(column) for column in zip(*seen.values(), strict=True))
-    near = np.exp(-0.5 * ((weight[:, None] - weights[None, :]) / SMOOTHING) ** 2) + 1e-9
+    near = np.exp(-0.5 * ((weight[:, None] - weights[None, :]) / CONFIG.smoothing) ** 2) + 1e-9
     return np.asarray((near * ratios).sum(axis=1) / near.sum(axis=1), np.float64)
 
 
@@ -299,15 +298,6 @@ def _growth(table: Libraries) -> Calibration:
     )
 
 
-LARGE_BYTES = 2**20
-"""Smaller messages measure hops and host launches."""
-
-SUSTAINED = np.arange(0.3, 1.0 + 0.005 / 2, 0.005)
-HOPS, NETWORK_SHARES = np.geomspace(0.5, 32.0, 13), np.arange(0.3, 1.0 + 1e-9, 0.02)
-STARTS_S, EXCHANGE_SHARES = np.arange(10e-6, 60e-6, 2e-6), np.arange(0.5, 1.0 + 1e-9, 0.02)
-"""Candidates for the numbers of links, of networks between nodes and of expert exchanges."""
-
-
 @dataclass(frozen=True)
 class Ring:
     """Large all-reduces of one ring, whose ranks may share a link."""
@@ -330,8 +320,9 @@ class Ring:
 def fit_sustained(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the share of a link's bandwidth that a large all-reduce sustains, by fabric."""
     fitted, held_out = (list(_rings(reference, key)) for key in ("fitted_ranks", "held_out_ranks"))
+    tried = np.arange(*CONFIG.sustained)
     sustained = {
-        fabric: best_share(SUSTAINED, [ring.log_errors for ring in fitted if ring.fabric == fabric])
+        fabric: best_share(tried, [ring.log_errors for ring in fitted if ring.fabric == fabric])
         for fabric in dict.fromkeys(ring.fabric for ring in fitted)
     }
     in_nodes = dict.fromkeys(ring["fabric"] for ring in CONFIG["ring"])
@@ -370,7 +361,7 @@ def _rings(reference: Path, which: str) -> Iterator[Ring]:
 
 
 def _large(times: Sequence[tuple[float, float]]) -> tuple[Floats, Floats]:
-    sizes, seconds = np.array([one for one in times if one[0] >= LARGE_BYTES], np.float64).T
+    sizes, seconds = np.array([one for one in times if one[0] >= CONFIG.large_bytes], np.float64).T
     return sizes, seconds
 
 
@@ -403,7 +394,7 @@ def _factor(log_errors: Floats) -> float:
 
 def large_messages(curves: Sequence[NodesCurve]) -> list[NodesCurve]:
     """Return the rows of large messages of each curve that has any."""
-    kept = [(curve, curve.size_bytes >= LARGE_BYTES) for curve in curves]
+    kept = [(curve, curve.size_bytes >= CONFIG.large_bytes) for curve in curves]
     return [
         replace(curve, size_bytes=curve.size_bytes[large], seconds=curve.seconds[large])
         for curve, large in kept
@@ -425,8 +416,8 @@ def fit_network(curves: Sequence[NodesCurve]) -> Network:
             each.append(np.abs(np.log(np.maximum(inside_s, ports_s) / curve.seconds)).mean())
         return float(np.mean(each))
 
-    tried = (Network(hops=float(h), share=float(s)) for h in HOPS for s in NETWORK_SHARES)
-    return min(tried, key=error)
+    tried = product(np.geomspace(*CONFIG.hops).tolist(), np.arange(*CONFIG.network_shares).tolist())
+    return min((Network(hops=hops, share=share) for hops, share in tried), key=error)
 
 
 def network_log_errors(curve: NodesCurve, network: Network) -> Floats:
@@ -487,7 +478,8 @@ def fit_rates(rows: Sequence[DeepEpExchange]) -> Rates:
         wire_s = np.maximum(near_s / rates.inside, far_s / rates.between)
         return float(np.abs(np.log((rates.start_s + wire_s) / seconds)).mean())
 
-    tried = product(STARTS_S.tolist(), EXCHANGE_SHARES.tolist(), EXCHANGE_SHARES.tolist())
+    shares = np.arange(*CONFIG.exchange_shares).tolist()
+    tried = product(np.arange(*CONFIG.starts_s).tolist(), shares, shares)
     return min((Rates(*numbers) for numbers in tried), key=error)
 
 

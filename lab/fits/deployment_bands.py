@@ -57,7 +57,8 @@ class PredictedDeployment:
 
 def fit_deployment_bands(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the interval widths of TTFT and TPOT, and those without each GPU."""
-    seen, unknown = list(predicted(reference)), list(by_no_engine(reference))
+    seen, no_engine = list(predicted(reference)), run_cache_of(load_runtime(CONFIG.no_engine))
+    unknown = [one for some in _loads(reference) for one in _predicted(no_engine, BEST, some)]
     content: dict[str, Any] = {"width": {}, "tail": {}}
     without: dict[str, Any] = {gpu: {} for gpu in sorted({one.row.gpu for one in seen})}
     errors = []
@@ -87,12 +88,6 @@ def predicted(reference: Path, known: Sequence[str] = KNOWN) -> Iterator[Predict
         for level in known:
             cache = cache_knowing(level, run_cache_without(some[0].runtime, some[0].group))
             yield from _predicted(cache, level, some)
-
-
-def by_no_engine(reference: Path) -> Iterator[PredictedDeployment]:
-    """Yield predictions by measured kernels, without constants of an engine and its API server."""
-    for some in _loads(reference):
-        yield from _predicted(run_cache_of(load_runtime(CONFIG.no_engine)), BEST, some)
 
 
 def _loads(reference: Path) -> Iterator[list[PublicDeployment]]:

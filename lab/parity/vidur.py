@@ -31,11 +31,7 @@ share them. Their times follow the other tables."""
 def vidur_table(
     times: user_operator_times.Times, *, layers: int, grouped: bool, tp: int
 ) -> user_operator_times.OpTable:
-    """Return the price table of a stage of `layers` layers.
-
-    Raises:
-        UserError: an operator is missing.
-    """
+    """Return the price table of a stage. Raises UserError if an operator is missing."""
     known = user_operator_times.stage_table(
         times, user_operator_times.layer_ms(times, tp=tp, launch_ms=LAUNCH_MS), layers=layers
     )

@@ -240,22 +240,19 @@ class ReplayedEngine:
                 continue
             if self.times["first_token_s"][req] < 0.0:
                 self.times["first_token_s"][req] = self.now
-            if key not in core.requests:
-                self.times["last_token_s"][req] = self.now
-                self.release_after(req)
+            if key in core.requests:
+                continue
+            self.times["last_token_s"][req] = self.now
+            follower = self.followers.get(req)
+            if follower is None and self.unreleased:
+                follower = self.unreleased.popleft()
+            if follower is not None:
+                sent_s = self.now + self.requests["given_s"][follower]
+                heapq.heappush(self.arriving, (sent_s, follower))
         alive = [key for key in due if key in core.requests]
         if self.job["spec_tokens"] and self.depth == 1 and alive:
             drafts = [[1] * self.job["spec_tokens"] for _ in alive]
             core.update_draft_token_ids(DraftTokenIds(alive, drafts))
-
-    def release_after(self, req: int) -> None:
-        """Send the next request of a session or client."""
-        follower = self.followers.get(req)
-        if follower is None and self.unreleased:
-            follower = self.unreleased.popleft()
-        if follower is not None:
-            sent_s = self.now + self.requests["given_s"][follower]
-            heapq.heappush(self.arriving, (sent_s, follower))
 
 
 if __name__ == "__main__":

@@ -286,13 +286,8 @@ def _summary(gpu: Gpu, profile: Profile, kernels: Sequence[str]) -> dict[str, An
         numbers = _numbers(rates_of(profile, kernel)).items()
         kept = {name: value for name, value in numbers if name not in CONFIG.not_transferred}
         rates[kernel] = rounded(kept, ".5g")
-    return {
-        "name": gpu.name,
-        "vendor": gpu.vendor,
-        "architecture": gpu.architecture,
-        "flops_per_j": gpu.peak("fp32") / gpu.tdp_w,
-        "rates": rates,
-    }
+    sheet = {name: getattr(gpu, name) for name in ("name", "vendor", "architecture")}
+    return {**sheet, "flops_per_j": gpu.peak("fp32") / gpu.tdp_w, "rates": rates}
 
 
 def _numbers(rates: Any) -> dict[str, float]:

@@ -136,9 +136,9 @@ def _draw(numbers: Mapping[str, float]) -> PowerModel:
     return PowerModel(
         active_idle=numbers["active_idle"],
         memory=numbers["memory"],
+        limit=numbers["limit"],
         compute={name: numbers[name] for name in FORMATS if name in numbers},
         factor={name: numbers[name] for name in PHASES},
-        limit=numbers["limit"],
     )
 
 
