@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -66,6 +67,8 @@ class ValueRule:
             return None if value in self.known else UnknownNameError(name, str(value), self.known)
         if self.allows(value):
             return None
+        if isinstance(value, int):  # may be larger than any float
+            value = max(-sys.float_info.max, min(value, sys.float_info.max))
         ends = {"at least": self.at_least, "above": self.above}
         ends |= {"at most": self.at_most, "below": self.below}
         wanted = " and ".join(f"{word} {end:g}" for word, end in ends.items() if isfinite(end))

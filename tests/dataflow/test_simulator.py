@@ -163,7 +163,7 @@ mesh = [4, 4]
     ("old", "new", "said"),
     [
         ("depth = 1024", "", "needs a depth"),
-        ("depth = 1024", "depth = -1", "must be positive"),
+        ("depth = 1024", "depth = -1", "must be above 0"),
         ("depth = 1024", "dept = 1024", "did you mean 'depth'"),
         ("depth = 1024", "depth = 1024\nmesh = [3, 1]", "no multiple"),
         ("depth = 1024", "depth = 1024\nmay_keep = [['Weight']]", "may keep 'Weight'"),
