@@ -123,8 +123,7 @@ def _framework_of(name: str) -> str:
     return name.partition("_")[0]
 
 
-def alike(name: str) -> list[str]:
-    """Return the runtimes that have the constants of this one."""
+def _alike(name: str) -> list[str]:
     return [other for other, engine in SAME_CONSTANTS.items() if engine == name]
 
 
@@ -259,7 +258,7 @@ def _runtime_table(name: str, value: Mapping[str, float]) -> dict[str, Any]:
 def left_out_table(name: str, value: Mapping[str, float]) -> dict[str, Any]:
     """Return the constants of a runtime fitted without a group, and those of its other releases."""
     table = _runtime_table(name, value)
-    for other in alike(name):
+    for other in _alike(name):
         own = {kind: value[f"{other}.{kind}"] for kind in ENGINES[other].get("own", ())}
         if found := own | _host_of(other, value):
             table[other] = found
@@ -306,7 +305,7 @@ def fit_engines(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
         evidence = {"rows": held_out.size, "errors": held_out}
         file = LEFT_OUT / "runtimes" / f"{name}.toml"
         yield declared("engines", file=file, content={"without": tables}, **evidence)
-        for one in (name, *alike(name)):
+        for one in (name, *_alike(name)):
             content = _runtime_table(one, problem.named(fitted.values))
             content["kernels"] = _kernels_of(one)
             if slower := batch_times_of(one):

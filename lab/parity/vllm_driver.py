@@ -150,11 +150,9 @@ class ReplayedEngine:
                 if not self.arriving:
                     break
                 self.now = max(self.now, self.arriving[0][0])
-        names = self.rows[0]
-        iterations = {name: [row[name] for row in self.rows] for name in names}
         return {
             "options": self.options,
-            "iterations": iterations,
+            "iterations": {name: [row[name] for row in self.rows] for name in self.rows[0]},
             "requests": {**self.times, **self.counts},
         }
 

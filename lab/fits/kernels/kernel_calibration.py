@@ -317,24 +317,20 @@ def entries(
     **fields: Any,
 ) -> Calibration:
     """Return the calibration of a GPU with the fitted entries of its kernels."""
-    tables = {one.name: _entry_table(one, leaf_step, digits) for one in done}
+    tables: dict[str, dict[str, Any]] = {}
+    for fitted in done:
+        entry = fitted.entry
+        table = tables[fitted.name] = {
+            "numbers": rounded(entry.numbers, ".5g"),
+            "held_out_mape": round(fitted.error, 4),
+            "band": rounded(vars(entry.band), ".4f"),
+        }
+        if entry.correction is not None:
+            table["correction"] = tree_table(entry.correction, leaf_step=leaf_step, digits=digits)
+        if entry.grid is not None:
+            table["grid"] = grid_table(entry.grid)
     rows, errors = sum(fitted.rows for fitted in done), [fitted.error for fitted in done]
-    content = {"entry": tables}
-    return declared(fit, name=gpu, content=content, rows=rows, errors=errors, **fields)
-
-
-def _entry_table(fitted: FittedEntry, leaf_step: float, digits: int) -> dict[str, Any]:
-    entry = fitted.entry
-    table: dict[str, Any] = {
-        "numbers": rounded(entry.numbers, ".5g"),
-        "held_out_mape": round(fitted.error, 4),
-        "band": rounded(vars(entry.band), ".4f"),
-    }
-    if entry.correction is not None:
-        table["correction"] = tree_table(entry.correction, leaf_step=leaf_step, digits=digits)
-    if entry.grid is not None:
-        table["grid"] = grid_table(entry.grid)
-    return table
+    return declared(fit, name=gpu, content={"entry": tables}, rows=rows, errors=errors, **fields)
 
 
 def grid_table(table: GridTable) -> dict[str, Any]:
