@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from lab import tables
+from lab.tables.rows import STORED_RUNS, evaluated
 from simulators.core.errors import UserError
-from simulators.core.folder import read_toml
 from simulators.core.jit import Floats, Ints
 from simulators.serving.demand.requests import Prefixes, Requests, of_sessions
 from simulators.serving.engine import replica as at
@@ -26,10 +25,6 @@ from simulators.serving.engine.replica import PRICE, ReplicaState, kernel
 from simulators.serving.engine.service import EngineKernels, serve
 
 FOLDER = "engine_oracle"
-
-FACTS = read_toml(Path(tables.__file__).with_name("stored_runs.toml"))
-LIMITS: Mapping[str, Mapping[str, str]] = FACTS["limits"]
-COMPARED: Mapping[str, str] = FACTS["compared"]
 
 TIMES = {
     "scheduled_s": at.SCHEDULED,
@@ -59,10 +54,10 @@ def runs(reference: Path) -> Iterator[dict[str, Any]]:
     folder = reference / FOLDER
     if not folder.is_dir():
         raise UserError(f"{folder} is absent")
-    for engine, prefix in FACTS["prefixes"].items():
+    for engine, prefix in STORED_RUNS["prefixes"].items():
         stored, *rest = (
             pl.read_parquet(folder / f"{prefix}{name}.parquet").rename(
-                FACTS["renamed"], strict=False
+                STORED_RUNS["renamed"], strict=False
             )
             for name in ("runs", "requests", "iterations")
         )
@@ -83,7 +78,7 @@ def differences(
     count = min(log.height, run["iterations"])
     differ = {
         name: (log[ours].to_numpy()[:count], iterations[name].to_numpy()[:count])
-        for name, ours in COMPARED.items()
+        for name, ours in STORED_RUNS["compared"].items()
     }
     unequal = np.array([ours != theirs for ours, theirs in differ.values()]).any(axis=0)
     if unequal.any():
@@ -109,10 +104,7 @@ def differences(
 def limits_of(run: Run, engine: str) -> ReplicaLimits:
     """Return the limits of a replica with the options of a stored run of an engine."""
     stated = {name: value for name, value in run.items() if not isinstance(value, Mapping)}
-    row = pl.DataFrame([stated]).select(
-        **{n: pl.sql_expr(text) for n, text in LIMITS[engine].items()}
-    )
-    options: dict[str, Any] = row.row(0, named=True)
+    options = evaluated(STORED_RUNS["limits"][engine], stated)
     if engine == "vllm":
         options["acceptance"] = (0.0,) * run["spec_tokens"]
         options["accept_cycle"] = tuple(json.loads(run["accepts"]))
@@ -121,7 +113,10 @@ def limits_of(run: Run, engine: str) -> ReplicaLimits:
 
 def replay(run: Run, requests: Columns, engine: str) -> ReplicaState:
     """Return the final state of our engine on the requests and options of a stored run."""
-    scheduler, router = load_scheduler(FACTS["schedulers"][engine]), load_router("round_robin")
+    scheduler, router = (
+        load_scheduler(STORED_RUNS["schedulers"][engine]),
+        load_router("round_robin"),
+    )
     return serve(
         EngineKernels(scheduler, router, linear),
         limits_of(run, engine),

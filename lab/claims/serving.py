@@ -31,7 +31,7 @@ from lab.tables.passes import SESSION, StaticBatch, static_rows
 from lab.tables.published import InferenceSubmission, OnlineRun, PublishedRun
 from lab.tables.records import GPUS, model_of
 from lab.tables.result_blocks import ResultBlock, blocks
-from lab.tables.rows import numbers, read_records, read_table, words
+from lab.tables.rows import STORED_RUNS, evaluated, numbers, read_records, read_table, words
 from simulators.catalog.cluster import AUTO
 from simulators.catalog.model import load_model
 from simulators.core.errors import UserError
@@ -43,7 +43,7 @@ from simulators.serving.deployment import deployment_of
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.limits import ReplicaLimits, kv_blocks, load_router, load_scheduler
 from simulators.serving.engine.service import EngineKernels, serve
-from simulators.serving.point import CACHED, NONE, RECOMPUTE, ServingPoint
+from simulators.serving.point import ServingPoint
 from simulators.serving.prices.user_operator_times import OpTable, by_operator
 from simulators.serving.run import RunCache, run_of
 from simulators.serving.simulator import simulate
@@ -293,20 +293,9 @@ def point_of_run(run: Mapping[str, Any]) -> ServingPoint:
         "model": ENGINE.models[run["model"]],
         "gpu": GPUS[run["gpu"]],
         "cluster": VLLM_CLUSTERS.get(run["gpu"], AUTO),
-        "tp": run["tp"],
-        "ep": run["dp"] if run["ep"] else 1,
-        "attention_dp": run["dp"],
-        "scheduler": "vllm_v1",
-        "chunk_size": run["max_num_batched_tokens"],
-        "max_batch": run["max_num_seqs"],
-        "max_context": run["max_model_len"] or 0,
-        "memory_fraction": run["mem_util"],
-        "cache.watermark": 0.0,
-        "cache.preemption": CACHED if run["prefix_caching"] else RECOMPUTE,
         "dtype": dtype,
         "kv_dtype": dtype,
-        "runtime": "vllm",
-        "client.frontend": NONE,
+        **evaluated(STORED_RUNS["vllm"], run),
     }
     point = point_from(ServingPoint, options)
     stated = run["num_gpu_blocks"]
@@ -356,15 +345,7 @@ def _replayed(
     scheduler = load_scheduler(policies.get(run["scheduler"], run["scheduler"]))
     router = load_router(policies.get(run["global_scheduler"], run["global_scheduler"]))
     limits = ReplicaLimits(
-        blocks=run["num_blocks_per_replica"],
-        block_size=run["block_size"],
-        watermark=0.01,
-        max_num_seqs=run["batch_size_cap"],
-        max_prefill_tokens=4096,
-        token_budget=run["chunk_size"],
-        max_model_len=run["max_request_tokens"],
-        stages=run["pp"],
-        reserves=scheduler.reserves,
+        **evaluated(STORED_RUNS["limits"]["vidur"], run), reserves=scheduler.reserves
     )
     columns = (theirs[name] for name in ("arrival_s", "prompt_tokens", "output_tokens"))
     return serve(

@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import polars as pl
-
 from lab.tables.records import four_bit_experts, is_gpu, is_model, known_rows, model_name
-from lab.tables.rows import Record, read_records
+from lab.tables.rows import Record, evaluated, read_records
 from simulators.catalog.engine import load_engine
 from simulators.catalog.model import load_model
 from simulators.composition.replica import FRAMEWORKS, load_runtime
@@ -60,9 +58,9 @@ class Recipe:
 
     def launch(self, load: RecipeLoad) -> EngineLaunch:
         """Return the options for a load."""
-        options = (RECIPES["rules"].get(text, text) for text in (self.budget, self.poll_interval))
-        row = pl.DataFrame([load._asdict()])
-        budget, interval = (row.select(pl.sql_expr(text)).item() for text in options)
+        written = {"budget": self.budget, "interval": self.poll_interval}
+        rules = {name: RECIPES["rules"].get(text, text) for name, text in written.items()}
+        budget, interval = evaluated(rules, load._asdict()).values()
         return EngineLaunch(budget, interval, self.memory_fraction)
 
 

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -34,6 +33,7 @@ from lab.tables.rows import (
     by_labels,
     chosen_rows,
     computed,
+    evaluated,
     first,
     group_of,
     is_host_timed,
@@ -447,8 +447,8 @@ def layer_sizes(expressions: Sequence[str], model: LanguageModel, tp: int) -> li
     [4096.0, 7168.0]
     """
     fields = {name: getattr(model, name) for name in ENGINE.fields}
-    row = pl.DataFrame([fields | {"tp": tp}])
-    return [float(row.select(pl.sql_expr(text)).item()) for text in expressions]
+    by_text = evaluated({text: text for text in expressions}, fields | {"tp": tp})
+    return [float(by_text[text]) for text in expressions]
 
 
 def read_chain_rows(reference: Path, gpu: str) -> list[Rows]:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from planning.calibrate import measurements
 from planning.calibrate.measurements import check_columns, column_numbers, relative_error
 from simulators.core.errors import UserError
+from simulators.core.folder import read_toml
 
 MEASURED_TABLE = "a measured table"  # in messages
 
@@ -32,6 +33,9 @@ Sizes = Mapping[str, Floats]
 Range = tuple[float, float]
 
 mape = relative_error
+
+STORED_RUNS = read_toml(Path(__file__).with_name("stored_runs.toml"))
+"""How stored runs of engines and simulators are simulated."""
 
 UPPER_HALF: Range = (0.5, 1.0)
 LOWER_QUARTER: Range = (0.0, 0.25)
@@ -278,6 +282,16 @@ def computed(table: pa.Table, columns: Mapping[str, str]) -> dict[str, Floats]:
     frame = pl.DataFrame(pl.from_arrow(table)).with_columns(cs.numeric().cast(pl.Float64))
     found = {name: pl.sql_expr(text).cast(pl.Float64) for name, text in columns.items()}
     return {one.name: one.fill_null(np.nan).to_numpy() for one in frame.select(**found)}
+
+
+def evaluated(expressions: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the value of SQL expressions of one row, by name.
+
+    >>> evaluated({"tokens": "m * 2"}, {"m": 3})
+    {'tokens': 6}
+    """
+    found = {name: pl.sql_expr(text) for name, text in expressions.items()}
+    return pl.DataFrame([values]).select(**found).row(0, named=True)
 
 
 def metered(table: pa.Table) -> dict[str, Floats]:
