@@ -30,7 +30,6 @@ from lab.tables.passes import TABLES, layer_rows
 from lab.tables.published import ServedModel, served
 from simulators.catalog.cluster import AUTO, cluster_for
 from simulators.catalog.gpu import load_gpu
-from simulators.catalog.model import load_model
 from simulators.collectives.price import collective_time
 from simulators.composition.adjustments import slowdown
 from simulators.composition.replica import load_runtime
@@ -219,7 +218,7 @@ def energy(reference: Path) -> Iterator[Cells]:
             "joules": (token_j, row.token_j),
             "activity": (active_j, row.token_j),
         }
-        return figures("figure", pairs, is_dense=load_model(row.point.model).experts == 0)
+        return figures("figure", pairs, is_dense=row.is_dense)
 
     yield from ({"skipped": why} for why in unknown)
     yield from predict(known, answer)

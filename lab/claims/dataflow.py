@@ -141,17 +141,12 @@ def read_accelerators(reference: Path) -> dict[str, Accelerator]:
     path = reference / ARCHITECTURES
     found = {}
     for name, table in read_yaml(path).items():
-        levels = [
-            {
-                "kind": "dram" if level["dram"] else "sram",
-                **{
-                    key.replace("bandwidth", "words_per_cycle"): value
-                    for key, value in level.items()
-                    if value is not None and key != "dram"
-                },
-            }
-            for level in table["levels"]
-        ]
+        levels = []
+        for level in table["levels"]:
+            stated = {key: value for key, value in level.items() if value is not None}
+            kind = "dram" if stated.pop("dram") else "sram"
+            renamed = {k.replace("bandwidth", "words_per_cycle"): v for k, v in stated.items()}
+            levels.append({"kind": kind, **renamed})
         sheet = {"name": name, "source": table["origin"], "levels": levels, "mac": table["mac"]}
         found[name] = accelerator_of(sheet, path)
     return found

@@ -213,17 +213,13 @@ def _deployed(row: Record, peer: Mapping[str, Any], layout: Parallelism) -> Publ
     default_kv = "bf16" if precision == "bf16" else "fp8"
     is_answered = bool(peer.get("aic_ok"))
     return PublicDeployment(
-        name=row.id,
+        **{ours: row[theirs] for ours, theirs in FACTS.fields.items()},
         family=(model, row.gpu, framework, precision, version),
-        framework=framework,
         model=model,
-        gpu=row.gpu,
         layout=layout,
-        dtype=_dtype(model, row.gpu, precision),
+        dtype=dtype_of(model, row.gpu, precision),
         kv_dtype=(recipe.kv_dtype if recipe else "") or default_kv,
         clients=clients,
-        prompt=row.isl,
-        output=row.osl,
         crowded=FACTS.crowded in row.provenance,
         client=client,
         launch=recipe.launch(load) if recipe else EngineLaunch(),
@@ -270,7 +266,7 @@ def _layout(row: Record, reference: Path) -> Parallelism:
     return Parallelism(tp=tp, ep=ep if has_experts else 1, attention_dp=dp)
 
 
-def _dtype(model: str, gpu: str, precision: str) -> str:
+def dtype_of(model: str, gpu: str, precision: str) -> str:
     """Return the precision of a deployment: mixtures in 8 bits are scaled in blocks."""
     if precision == "bf16" or load_model(model).experts == 0:
         return precision

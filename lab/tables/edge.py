@@ -27,7 +27,6 @@ SPLITS = {space: Record(split) for space, split in NAMES["spaces"].items()}
 class Latencies:
     """Networks of one search space and their latencies on devices."""
 
-    texts: Sequence[str]
     features: Floats  # a row per network
     seconds: Mapping[str, Floats]  # by device
     degenerate: float = 0.0  # share of the fastest networks, which relative errors leave out
@@ -44,7 +43,7 @@ def latencies(reference: Path, space: str) -> Latencies:
     texts = table[SPLITS[space].text].to_pylist()
     devices = [n for n in table.column_names if not n.startswith(("arch_", "op_"))]
     seconds = {n: table[n].to_numpy().astype(np.float64) * 1e-3 for n in devices}
-    return Latencies(texts, features(space, texts), seconds, SPLITS[space].degenerate)
+    return Latencies(features(space, texts), seconds, SPLITS[space].degenerate)
 
 
 def family(device: str) -> str:

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from lab.tables.records import GPUS, file_of, gpu_name, is_model, model_name, records, replica_of
-from lab.tables.rows import Record, read_records
+from lab.tables.rows import Record, read_frame, read_records
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.composition.adjustments import throttled_s
 from simulators.composition.operator_prices import compute_rows
@@ -316,23 +317,19 @@ class LayerRows:
 
 def layer_rows(reference: Path) -> list[LayerRows]:
     """Return the measured layers of every GPU, model and tensor parallel degree."""
-    groups: dict[tuple[str, str, int], list[Record]] = {}
-    for row in read_records(
-        reference / FACTS.linear, source=FACTS.layer_source, gpu=list(FACTS.layer_gpus)
-    ):
-        if all(row[f"{name}_ms"] is not None for name in FACTS.timed_operators):
-            groups.setdefault((row.gpu, row.model, int(row.tp)), []).append(row)
+    times = {f"{name}_ms": count for name, count in FACTS.timed_operators.items()}
+    wanted = {"source": FACTS.layer_source, "gpu": list(FACTS.layer_gpus)}
+    frame = read_frame(reference / FACTS.linear, **wanted).drop_nulls([*times])
     found = []
-    for (gpu, model, tp), rows in groups.items():
-        sums = [
-            sum(row[f"{n}_ms"] * times for n, times in FACTS.timed_operators.items())
-            for row in rows
-        ]
+    for (gpu, model, tp), rows in frame.group_by("gpu", "model", "tp", maintain_order=True):
         more = {"framework": "vllm", "effects": KERNEL_BY_KERNEL}
-        shape, layout = _one_layer_model(rows[0]), Parallelism(tp=tp)
+        shape, layout = _one_layer_model(Record(rows.row(0, named=True))), Parallelism(tp=int(tp))
         replica = replica_of(shape, FACTS.layer_gpus[gpu], layout=layout, **more)
-        tokens = np.array([row.num_tokens for row in rows], np.float64)
-        found.append(LayerRows(replica, model, tokens, np.array(sums, np.float64) * 1e-3))
+        tokens = rows["num_tokens"].cast(pl.Float64).to_numpy()
+        layer_ms = sum(
+            rows[name].cast(pl.Float64).to_numpy() * count for name, count in times.items()
+        )
+        found.append(LayerRows(replica, str(model), tokens, layer_ms * 1e-3))
     return found
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lab.tables.deployments import runtime_of
+from lab.tables.deployments import dtype_of, runtime_of
 from lab.tables.passes import SESSION
 from lab.tables.records import (
     four_bit_experts,
@@ -356,10 +356,13 @@ def served(reference: Path) -> tuple[list[ServedModel], list[str]]:
 def _served(row: Record, launched: str) -> ServedModel:
     model, gpu = model_name(row.model), load_gpu(gpu_name(row.gpu)).name
     clients = max(1, round(row.avg_batch_size))
+    stored = row.weight_precision if row.weight_precision == "fp8" else "bf16"
+    if load_model(model).published_experts == MXFP4:
+        stored = "fp4"
     options = {
         "model": model,
         "gpu": gpu,
-        "dtype": _dtype(row, model, gpu),
+        "dtype": dtype_of(model, gpu, stored),
         "max_batch": max(clients, int(row.max_num_seqs)),
         "prompt_tokens": PROMPT_TOKENS[row.task],
         "output_tokens": max(2, round(row.avg_output_tokens)),
@@ -375,15 +378,6 @@ def _served(row: Record, launched: str) -> ServedModel:
         token_j=row.energy_J_per_output_token,
         itl_median_s=row.itl_median_s,
     )
-
-
-def _dtype(row: Mapping[str, Any], model: str, gpu: str) -> str:
-    sheet = load_model(model)
-    if sheet.published_experts == MXFP4:
-        return four_bit_experts(model, gpu)
-    if row["weight_precision"] == "fp8":
-        return "fp8_block" if sheet.experts else "fp8"
-    return "bf16"
 
 
 def _budget(launched: str) -> dict[str, Any]:

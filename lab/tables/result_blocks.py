@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from lab.tables.deployments import dtype_of
 from lab.tables.published import EVENLY, PublishedRun
-from lab.tables.records import four_bit_experts, gpu_name, is_gpu, is_model, model_name
+from lab.tables.records import gpu_name, is_gpu, is_model, model_name
 from lab.tables.rows import Record, read_records
 from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import Gpu, load_gpu
@@ -176,14 +177,7 @@ def _block(row: Record) -> ResultBlock:
     decodes = FACTS.latent_decodes.get(runtime, {}) if load_model(model).is_latent else {}
     return ResultBlock(
         point=point,
-        framework=framework,
-        path=row.path,
-        line=int(row.line),
-        tpot_s=row.tpot_mean_s,
-        ttft_s=row.ttft_mean_s,
-        tokens_per_s=row.output_tokens_per_s,
-        ttft_p99_s=row.ttft_p99_s,
-        tpot_p99_s=row.tpot_p99_s,
+        **{ours: row[theirs] for ours, theirs in FACTS.fields.items()},
         options=kinds | {"host": (is_async,)},
         decode=decodes.get(row.attention_backend, ""),
     )
@@ -232,16 +226,13 @@ def _default_batch(framework: str, gpu: Gpu) -> tuple[int, int]:
 
 def _dtype(row: Mapping[str, Any], model: str, gpu: Gpu) -> str:
     """Return the precision of a checkpoint; GPUs without fp8 convert weights when reading them."""
-    sheet = load_model(model)
-    if sheet.published_experts == MXFP4:
-        return four_bit_experts(model, gpu.name)
+    if load_model(model).published_experts == MXFP4:
+        return dtype_of(model, gpu.name, "fp4")
     if row["model"] in FACTS.four_bit_repositories:
         return "bf16+w4a16"
-    if row["model_name_precision_hint"] == "fp8" or model in FACTS.fp8_models:
-        if "fp8" not in gpu.peak_flops:
-            return "w8a16"
-        return "fp8_block" if sheet.experts else "fp8"
-    return "bf16"
+    if row["model_name_precision_hint"] != "fp8" and model not in FACTS.fp8_models:
+        return "bf16"
+    return dtype_of(model, gpu.name, "fp8") if "fp8" in gpu.peak_flops else "w8a16"
 
 
 def _kv_dtype(row: Mapping[str, Any], model: str, gpu: Gpu) -> str:
