@@ -14,20 +14,14 @@ import polars as pl
 
 from lab.claims.claim import columns
 from lab.fits import collectives as fits
-from lab.tables.collectives import (
-    DeepEpExchange,
-    Libraries,
-    read_between_nodes,
-    read_exchanges,
-    read_libraries,
-)
+from lab.tables import collectives as tables
 from lab.tables.rows import Floats
 from simulators.collectives.measured import NETWORKS
 
 
 def ranks_left_out(reference: Path) -> Iterator[pl.DataFrame]:
     """Yield curves between nodes, each by a fit to the other numbers of ranks of its system."""
-    curves = fits.large_messages(read_between_nodes(reference))
+    curves = fits.large_messages(tables.read_between_nodes(reference))
     for curve in curves:
         alike = [c for c in curves if (c.system, c.collective) == (curve.system, curve.collective)]
         if others := [other for other in alike if other.ranks != curve.ranks]:
@@ -38,7 +32,7 @@ def ranks_left_out(reference: Path) -> Iterator[pl.DataFrame]:
 
 def exchanges(reference: Path) -> Iterator[pl.DataFrame]:
     """Yield DeepEP's dispatches and combines, each by a fit to other numbers of ranks, by mode."""
-    rows = read_exchanges(reference)
+    rows = tables.read_exchanges(reference)
     first = [row for row in rows if row.kernel.startswith(fits.CONFIG.fitted_version)]
     later = [row for row in rows if not row.kernel.startswith(fits.CONFIG.fitted_version)]
     for mine, errors in fits.exchanges_left_out(first):
@@ -47,7 +41,7 @@ def exchanges(reference: Path) -> Iterator[pl.DataFrame]:
     yield _frame(errors, mode="version 2", label=_labels(later))
 
 
-def _labels(rows: Sequence[DeepEpExchange]) -> list[str]:
+def _labels(rows: Sequence[tables.DeepEpExchange]) -> list[str]:
     return [f"{row.op} of {row.ranks}" for row in rows]
 
 
@@ -89,8 +83,8 @@ def coverage(reference: Path) -> Iterator[pl.DataFrame]:
         yield columns(predicted=inside, split="ranks_8_from_4")
 
 
-def _known(reference: Path) -> Libraries:
-    return {gpu: one for gpu, one in read_libraries(reference).items() if NETWORKS.has(gpu)}
+def _known(reference: Path) -> tables.Libraries:
+    return {gpu: one for gpu, one in tables.read_libraries(reference).items() if NETWORKS.has(gpu)}
 
 
 def _frame(log_error: Floats, **labels: object) -> pl.DataFrame:

@@ -151,7 +151,6 @@ def kind_pairs(
 
 @functools.lru_cache(maxsize=1)
 def _all(reference: Path) -> tuple[list[PublicDeployment], pl.DataFrame]:
-    """Return the deployments with a prediction, excluded rows too, and their predictions."""
     return _predicted(silicon(reference), lambda row: row.group)
 
 

@@ -223,7 +223,6 @@ def tile_pairs(reference: Path) -> Iterator[pl.DataFrame]:
 
 
 def _seconds_of_tiles(name: str, sizes: Floats, tiles: np.ndarray) -> Floats:
-    """Return seconds of products under the given tiles, by a fit to other GPUs."""
     gpu, predicted_s = load_gpu(name), np.zeros(len(tiles))
     for tile in np.unique(tiles, axis=0):
         which = (tiles == tile).all(axis=1)
@@ -343,7 +342,6 @@ def experts(reference: Path, kinds: Mapping[str, str]) -> Iterator[pl.DataFrame]
 def _experts_left_out(
     balanced: Rows, skewed: Sequence[Rows], **cells: Any
 ) -> Iterator[pl.DataFrame]:
-    """Yield the rows of a format that a fit has not seen, by the split."""
     drawn, *others = (part.drawn(fused_fits.CONFIG.left_out_rows) for part in (balanced, *skewed))
     turns = []
     for aside, entry in fused_fits.left_out(drawn, tables.models_of):

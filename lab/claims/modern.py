@@ -264,7 +264,6 @@ def max_throughputs(
 
 
 def _tokens_per_s(dtype: str, prompt: float, output: float, memory_share: float) -> float:
-    """Return the throughput of the largest batch that fits; 0 if no request fits."""
     runtime = load_runtime("trtllm_session")
     options = {"dtype": dtype, "kv_dtype": "fp16", "framework": "trtllm", "runtime": runtime}
     replica = replica_of("llama2_70b", "a100_sxm", **options)

@@ -40,14 +40,7 @@ from lab.tables.rows import (
     tidy,
     words,
 )
-from planning.calibrate.measurements import (
-    CLASS_OF,
-    NEEDS,
-    SIZES,
-    WINDOW,
-    check_columns,
-    operator_of,
-)
+from planning.calibrate import measurements
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import GPUS, read_toml
@@ -68,7 +61,7 @@ from simulators.workload.graphs.transformers import (
 FACTS = Record(read_toml(Path(__file__).with_suffix(".toml")))
 
 
-SHAPE = {"linear": ("n", "k"), "bmm": ("m", "n", "k"), "conv": WINDOW}
+SHAPE = {"linear": ("n", "k"), "bmm": ("m", "n", "k"), "conv": measurements.WINDOW}
 """Sizes that make up a shape; the batch and the rows of activations vary with the load."""
 
 FAULTY = {("p4", "linear", "train")}  # in another clock state; see the cautions of the data set
@@ -77,7 +70,7 @@ FAULTY = {("p4", "linear", "train")}  # in another clock state; see the cautions
 def read_rows(reference: Path) -> list[Rows]:
     """Return the rows of GPUs with a data sheet, by GPU and operator class."""
     files = (reference / name for name in FACTS.tables)
-    tables = (read_table(file, NEEDS) for file in files if file.is_file())
+    tables = (read_table(file, measurements.NEEDS) for file in files if file.is_file())
     parts = (part for table in tables for part in rows_of_table(table))
     return [rows for rows in joined(parts, lambda part: (part.gpu, part.kernel)) if len(rows)]
 
@@ -92,7 +85,9 @@ def rows_of_table(table: pa.Table, device: str = "") -> Iterator[Rows]:
             warn_once(f"{name} has no data sheet, its rows are left out")
             continue
         gpu = device or catalog_name(str(name))
-        labels = np.array([CLASS_OF.get(op, "") for op in mine["op"].to_pylist()], np.str_)
+        labels = np.array(
+            [measurements.CLASS_OF.get(op, "") for op in mine["op"].to_pylist()], np.str_
+        )
         if np.any(labels == ""):
             warn_once(f"{name}: rows of unknown operators are left out")
         for label in np.unique(labels[labels != ""]):
@@ -126,8 +121,10 @@ def is_in_catalog(measured: str) -> bool:
 
 def _rows(table: pa.Table, gpu: str, label: str) -> Rows:
     """Return one class of one GPU. A missing batch is 1; rows without a split are of layers."""
-    names = SIZES.get(label, ("rows", "cols"))
-    check_columns(table, (name for name in names if name != "batch"), f"a table of {label}")
+    names = measurements.SIZES.get(label, ("rows", "cols"))
+    measurements.check_columns(
+        table, (name for name in names if name != "batch"), f"a table of {label}"
+    )
     there = numbers(table, (name for name in names if name in table.column_names))
     sizes = {name: there.get(name, np.ones(table.num_rows)) for name in names}
     has_split = "split" in table.column_names
@@ -140,7 +137,7 @@ def _rows(table: pa.Table, gpu: str, label: str) -> Rows:
         kernel=label,
         dtype="fp32",
         from_layers=split == "test",
-        operator_of=functools.partial(operator_of, label),
+        operator_of=functools.partial(measurements.operator_of, label),
     )
     return rows.where(np.array([(gpu, label, str(s)) not in FAULTY for s in split], bool))
 

@@ -540,7 +540,6 @@ def _auxiliary_of(table: str, kernel: str, phase: str, keys_only: bool, s: Sizes
 
 
 def _channels(s: Sizes, keys_only: bool) -> Floats:
-    """Return the channels of a convolution: values, keys and queries of all heads."""
     if "nheads" in s:
         return s["nheads"] * s["head_dim"] + 2.0 * s["n_groups"] * s["d_state"]
     if keys_only:

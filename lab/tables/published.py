@@ -219,7 +219,6 @@ def _kv_dtype(model: str, gpu: str, stored: str) -> str:
 
 
 def _online_point(row: Record) -> ServingPoint:
-    """Return the engine and its clients; without a rate all requests are queued at once."""
     rate, is_drawn = row.request_rate_qps, row.osl_mean not in FACTS.fixed_outputs
     longest = 2 if is_drawn else 1
     options = {
@@ -237,7 +236,6 @@ def _online_point(row: Record) -> ServingPoint:
 
 
 def _trtllm_point(model: str, gpu: str, requests: int, options: Mapping[str, Any]) -> ServingPoint:
-    """Return an engine whose requests are queued at once unless `options` say otherwise."""
     load = {"requests": requests, "arrivals.clients": requests}
     return point_from(ServingPoint, {"model": model, "gpu": gpu, **load, **ENGINE, **options})
 

@@ -236,14 +236,12 @@ def _dtype(row: Mapping[str, Any], model: str, gpu: Gpu) -> str:
 
 
 def _kv_dtype(row: Mapping[str, Any], model: str, gpu: Gpu) -> str:
-    """Return the precision of the KV cache: as stated, else the engine's default."""
     narrows = row["framework"] in FACTS.fp8_index_keys.get(gpu.architecture, ())
     default = "fp8" if narrows and load_model(model).index_top_k > 0 else ""
     return "fp8" if (row["kv_dtype"] or default).startswith("fp8") else "bf16"
 
 
 def _layout(row: Mapping[str, Any], model: str) -> dict[str, Any]:
-    """Return the parallelism of a launch command; one GPU if the command states none."""
     tp, dp, pp, ep = (_degree(row, name) for name in ("tp", "dp", "pp", "ep"))
     if row["dp_attention_flag"]:  # attention is data-parallel over groups of the tp GPUs
         tp = max(1, tp // dp)

@@ -202,7 +202,6 @@ def _model(row: Record, name: str, source: str) -> LanguageModel | None:
 
 @functools.cache
 def _gpt(layers: int, hidden: int, heads: int) -> LanguageModel:
-    """Return a model with GPT-3's kind of layers, with the vocabulary of Megatron-LM's papers."""
     head_dim, ffn = hidden // heads, 4 * hidden
     shape: dict[str, Any] = {"layers": layers, "hidden": hidden, "head_dim": head_dim, "ffn": ffn}
     name = f"gpt_{layers}_{hidden}"
