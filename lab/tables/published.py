@@ -354,13 +354,10 @@ def served(reference: Path) -> tuple[list[ServedModel], list[str]]:
 def _served(row: Record, launched: str) -> ServedModel:
     model, gpu = model_name(row.model), load_gpu(gpu_name(row.gpu)).name
     clients = max(1, round(row.avg_batch_size))
-    stored = row.weight_precision if row.weight_precision == "fp8" else "bf16"
-    if load_model(model).published_experts == MXFP4:
-        stored = "fp4"
     options = {
         "model": model,
         "gpu": gpu,
-        "dtype": dtype_of(model, gpu, stored),
+        "dtype": _dtype(row, model, gpu),
         "max_batch": max(clients, int(row.max_num_seqs)),
         "prompt_tokens": PROMPT_TOKENS[row.task],
         "output_tokens": max(2, round(row.avg_output_tokens)),
@@ -376,6 +373,12 @@ def _served(row: Record, launched: str) -> ServedModel:
         token_j=row.energy_J_per_output_token,
         itl_median_s=row.itl_median_s,
     )
+
+
+def _dtype(row: Mapping[str, Any], model: str, gpu: str) -> str:
+    is_mxfp4 = load_model(model).published_experts == MXFP4
+    stored = "fp8" if row["weight_precision"] == "fp8" else "bf16"
+    return dtype_of(model, gpu, "fp4" if is_mxfp4 else stored)
 
 
 def _budget(launched: str) -> dict[str, Any]:
