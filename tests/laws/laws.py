@@ -29,7 +29,7 @@ from simulators.core.fields import Column, ValueRule, columns_of
 
 Mask = NDArray[np.bool_]
 Draw = Callable[[np.random.Generator], Any]
-FEW, MANY = 200, int(os.environ.get("SWEEPER_LAW_POINTS", "20000"))
+FEW, MANY = 80, int(os.environ.get("SWEEPER_LAW_POINTS", "20000"))
 PAIRS = 1_000
 """Points that laws about changed points use: the first ones of a sample."""
 SEED = 20261125

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from simulators.catalog.gpu import CACHE, GPU_SCALES, PIM, Gpu, load_gpu, what_if
 from simulators.core.columns import LEVELS
@@ -286,10 +287,15 @@ def shared_keys_move_fewer_bytes(sample: Sample) -> Mask:
 
 @law
 def decode_is_a_prefill_of_one_token(sample: Sample) -> Mask:
-    """A decode has the FLOPs and bytes of a prefill of one token."""
+    """A decode has the FLOPs and bytes of a prefill of one token.
+
+    Updates of recurrent states are left out, since a prompt is processed in chunks of tokens, and
+    latent attention, whose decodes attend in the latent space.
+    """
     pair = sample.changed(op=lambda p: p["op"].replace("prefill", "decode"))
     alike = pair.holds(close, "flops") & pair.holds(close, "bytes")
-    return (sample["new_tokens"] > 1) | alike
+    other = pl.Series(sample["op"]).str.contains("^state_update|^latent_attention").to_numpy()
+    return (sample["new_tokens"] > 1) | alike | other
 
 
 @law

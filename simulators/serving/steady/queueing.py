@@ -352,8 +352,11 @@ def state_of(
     others = 1.0 - np.where(closed, 1.0 / station.clients, 0.0)
     formed_s = station.formed_ahead * others * busy * cycle_s / cycle.rounds
     queue_s = np.where(saturated, np.nan, slot_wait_s + prompt_wait_s + formed_s)
+    # Batch sizes between priced ones are interpolated: the clients limit the rate (Little's law).
+    e2e_s = queue_s + first_s + frontend_s(station, later_s) + cycle.later * later_s
+    most_per_s = np.where(closed, station.clients / (e2e_s + station.think_s), np.inf)
     return SteadyState(
-        requests_per_s=actual,
+        requests_per_s=np.fmin(actual, most_per_s),
         running=queue.running,
         busy=busy,
         ttft_s=queue_s + first_s,
