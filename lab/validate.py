@@ -25,12 +25,8 @@ def main(words: list[str]) -> int:
     parser.add_argument("--reference", type=Path, help="folder of measured tables")
     parser.add_argument("--rows", choices=(TEST, ALL), default=TEST)
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
-    parser.add_argument(
-        "--write", action="store_true", help="store the checks of whole groups with the product"
-    )
-    parser.add_argument(
-        "--details", action="store_true", help="also single GPUs, models and submissions"
-    )
+    parser.add_argument("--write", action="store_true", help="store the checks of whole groups")
+    parser.add_argument("--details", action="store_true", help="also single GPUs and models")
     asked = parser.parse_args(words)
     names = asked.claims or FOLDER.names()
     if asked.write and (asked.reference or asked.rows != TEST):

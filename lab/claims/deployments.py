@@ -175,10 +175,7 @@ def _predicted(
             "is_kept": not row.excluded,
             "label": row.name,
         }
-        pairs = {
-            TPOT: (metrics.tpot_mean_s, row.tpot_s),
-            TTFT: (metrics.ttft_mean_s, row.ttft_s),
-        }
+        pairs = {TPOT: (metrics.tpot_mean_s, row.tpot_s), TTFT: (metrics.ttft_mean_s, row.ttft_s)}
         peers = {TPOT: row.peer_tpot_s, TTFT: row.peer_ttft_s}
         found = figures("metric", pairs, **cells)
         return [{**one, "peer": peers[one["metric"]]} for one in found]

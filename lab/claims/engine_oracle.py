@@ -26,11 +26,7 @@ from simulators.serving.engine.service import EngineKernels, serve
 
 FOLDER = "engine_oracle"
 
-TIMES = {
-    "scheduled_s": at.SCHEDULED,
-    "first_token_s": at.FIRST_TOKEN,
-    "last_token_s": at.COMPLETED,
-}
+TIMES = {"scheduled_s": at.SCHEDULED, "first_token_s": at.FIRST_TOKEN, "last_token_s": at.COMPLETED}
 
 Run = Mapping[str, Any]
 Columns = Mapping[str, np.ndarray[Any, Any]]

@@ -28,14 +28,7 @@ from lab.fits.collectives import fit_transfers, transfer_log_error, transfers_le
 from lab.fits.methods import leave_one_out
 from lab.tables.collectives import moved
 from lab.tables.passes import tinychat_prompts
-from lab.tables.records import (
-    extra_model,
-    gpu_name,
-    model_name,
-    model_of,
-    records,
-    replica_of,
-)
+from lab.tables.records import extra_model, gpu_name, model_name, model_of, records, replica_of
 from lab.tables.rows import Floats, Record, read_frame, read_records
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import Gpu, load_gpu, what_if

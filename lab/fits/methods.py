@@ -42,9 +42,7 @@ def grouped(rows: Iterable[Row], key: Callable[[Row], Label]) -> dict[Label, lis
 
 
 def leave_one_out(
-    rows: Sequence[Row],
-    group_of: Callable[[Row], Hashable],
-    fit: Callable[[list[Row]], Model],
+    rows: Sequence[Row], group_of: Callable[[Row], Hashable], fit: Callable[[list[Row]], Model]
 ) -> Iterator[tuple[list[Row], Model]]:
     """Yield the rows of each group, with the model fitted to the rows of all other groups."""
     for group, inside in grouped(rows, group_of).items():

@@ -151,10 +151,7 @@ def fit_training_steps(reference: Path, _only: Sequence[str]) -> Iterator[Calibr
     content["step"]["band"] = rounded(np.exp(quantile(errors, COVERED)), ".3f")
     content |= {name: {"launch_s": seconds} for name, seconds in launches.items()}
     yield declared(
-        "training_steps",
-        content=content,
-        rows=len(rows),
-        errors=np.expm1(-np.array(errors)),
+        "training_steps", content=content, rows=len(rows), errors=np.expm1(-np.array(errors))
     )
 
 

@@ -55,10 +55,7 @@ def _configured(job: dict[str, Any]) -> VllmConfig:
     cache = CacheConfig(**known(CacheConfig, job))
     cache.num_gpu_blocks = job["blocks"] + 1  # one is vLLM's null block
     return VllmConfig(
-        model_config=model,
-        cache_config=cache,
-        scheduler_config=scheduling,
-        speculative_config=spec,
+        model_config=model, cache_config=cache, scheduler_config=scheduling, speculative_config=spec
     )
 
 
@@ -68,9 +65,8 @@ def token_ids(requests: dict[str, list[int]]) -> list[list[int]]:
     for req, length in enumerate(requests["prompt_tokens"]):
         last, shared = requests["after"][req], list[int]()
         if requests["session"][req] >= 0 and last >= 0:
-            shared = prompts[last] + [
-                output_id(last, k) for k in range(requests["output_tokens"][last])
-            ]
+            answer = range(requests["output_tokens"][last])
+            shared = prompts[last] + [output_id(last, k) for k in answer]
         elif requests["prefix_group"][req] >= 0:
             first = GROUP + (requests["prefix_group"][req] << 20)
             shared = [first + k for k in range(requests["prefix_tokens"][req])]
@@ -87,33 +83,25 @@ class ReplayedEngine:
     """The engine core's loop around vLLM's scheduler."""
 
     def __init__(self, job: dict[str, Any]) -> None:
-        config = _configured(job)
-        spec = FullAttentionSpec(
-            block_size=job["block_size"], num_kv_heads=1, head_size=1, dtype=torch.float16
-        )
-        groups = [KVCacheGroupSpec(["layer"], spec)]
-        cache = KVCacheConfig(
-            num_blocks=job["blocks"] + 1, kv_cache_tensors=[], kv_cache_groups=groups
-        )
+        config, block, after = _configured(job), job["block_size"], job["requests"]["after"]
+        spec = FullAttentionSpec(block, num_kv_heads=1, head_size=1, dtype=torch.float16)
+        cache = KVCacheConfig(job["blocks"] + 1, [], [KVCacheGroupSpec(["layer"], spec)])
         self.core = config.scheduler_config.get_scheduler_cls()(
             vllm_config=config,
             kv_cache_config=cache,
             structured_output_manager=StructuredOutputManager(config),
-            block_size=job["block_size"],
+            block_size=block,
             log_stats=False,
         )
         init_none_hash(sha256_cbor)
-        hasher = get_request_block_hasher(job["block_size"], sha256_cbor)
+        hasher = get_request_block_hasher(block, sha256_cbor)
         self.hasher = hasher if job["enable_prefix_caching"] else None
         self.job, self.requests = job, job["requests"]
         self.prompts, self.accepts = token_ids(self.requests), json.loads(job["accepts"])
         self.depth = 2 if config.scheduler_config.async_scheduling else 1
-        self.options = {
-            **known(SchedulerConfig, vars(config.scheduler_config)),
-            "async_scheduling": self.depth == 2,
-        }
-        after, given_s = self.requests["after"], self.requests["given_s"]
-        self.arriving = [(given_s[i], i) for i, one in enumerate(after) if one == -1]
+        self.options = known(SchedulerConfig, vars(config.scheduler_config))
+        given_s = enumerate(self.requests["given_s"])
+        self.arriving = [(at_s, i) for i, at_s in given_s if after[i] == -1]
         heapq.heapify(self.arriving)
         self.followers = {one: i for i, one in enumerate(after) if one >= 0}
         self.unreleased = deque(i for i, one in enumerate(after) if one == -2)
@@ -160,11 +148,12 @@ class ReplayedEngine:
         """Hand the requests that have arrived to the scheduler."""
         while self.arriving and self.arriving[0][0] <= self.now:
             arrival_s, req = heapq.heappop(self.arriving)
-            output = self.requests["output_tokens"][req]
             request = Request(
                 request_id=str(req),
                 prompt_token_ids=self.prompts[req],
-                sampling_params=SamplingParams(max_tokens=output, ignore_eos=True),
+                sampling_params=SamplingParams(
+                    max_tokens=self.requests["output_tokens"][req], ignore_eos=True
+                ),
                 pooling_params=None,
                 arrival_time=arrival_s,
                 block_hasher=self.hasher,
@@ -179,7 +168,7 @@ class ReplayedEngine:
             if request.num_preemptions > self.counts["preemptions"][int(key)]:
                 self.counts["preemptions"][int(key)] = request.num_preemptions
                 self.decoding.discard(key)
-        row = dict.fromkeys(("requests", "tokens", "prefill_tokens"), 0)
+        row: dict[str, float] = {"requests": 0, "tokens": 0, "prefill_tokens": 0}
         context, due = 0, dict[str, int]()
         new = {one.req_id for one in output.scheduled_new_reqs}
         for key, scheduled in output.num_scheduled_tokens.items():
@@ -201,16 +190,9 @@ class ReplayedEngine:
             job = self.job
             end_s = start_s + (job["a_s"] + job["b_s"] * row["tokens"] + job["c_s"] * context)
             free = core.kv_cache_manager.block_pool.get_num_free_blocks()
-            waiting = len(core.requests) - len(core.running)
-            self.rows.append(
-                {
-                    "formed_s": self.now,
-                    "end_s": end_s,
-                    **row,
-                    "waiting": waiting,
-                    "kv_blocks": job["blocks"] - free,
-                }
-            )
+            row |= {"formed_s": self.now, "end_s": end_s, "kv_blocks": job["blocks"] - free}
+            row["waiting"] = len(core.requests) - len(core.running)
+            self.rows.append(row)
         self.free_s = end_s
         return output, end_s, due
 
@@ -224,14 +206,11 @@ class ReplayedEngine:
                 req, request = int(key), core.requests.get(key)
                 accepted = min(self.accepts[self.steps[req] % len(self.accepts)], due[key])
                 self.steps[req] += due[key] > 0
-                done = request.num_output_tokens if request else 0
+                done = request.num_output_tokens if request else 0  # an ended request gets none
                 tokens = [output_id(req, done + k) for k in range(1 + accepted)]
             sampled.append(tokens)
         places = {key: i for i, key in enumerate(keys)}
-        core.update_from_output(
-            output,
-            ModelRunnerOutput(req_ids=keys, req_id_to_index=places, sampled_token_ids=sampled),
-        )
+        core.update_from_output(output, ModelRunnerOutput(keys, places, sampled))
         for key, tokens in zip(keys, sampled, strict=True):
             req = int(key)
             if not tokens or self.times["last_token_s"][req] >= 0.0:

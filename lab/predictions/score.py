@@ -59,10 +59,7 @@ class ScoredTask:
 def main(words: list[str]) -> int:
     """Print the errors of one table of predictions."""
     parser = argparse.ArgumentParser("sweeper-lab predictions", description=__doc__)
-    parser.add_argument(
-        "predictions",
-        help=f"a CSV or Parquet file (docs/explanation/predictions.md), or {ENTRIES.names()}",
-    )
+    parser.add_argument("predictions", help=f"a CSV or Parquet file, or {ENTRIES.names()}")
     parser.add_argument("--reference", type=Path, help="folder of measured tables")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args(words)

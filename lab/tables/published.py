@@ -15,14 +15,7 @@ from typing import Any, NamedTuple
 
 from lab.tables.deployments import dtype_of, runtime_of
 from lab.tables.passes import SESSION
-from lab.tables.records import (
-    four_bit_experts,
-    gpu_name,
-    is_gpu,
-    is_model,
-    known_rows,
-    model_name,
-)
+from lab.tables.records import four_bit_experts, gpu_name, is_gpu, is_model, known_rows, model_name
 from lab.tables.rows import Record, read_records
 from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import load_gpu

@@ -241,10 +241,7 @@ def _is_full(part: Rows) -> bool:
 
 
 def _fit_gpu(
-    gpu: Gpu,
-    parts: Sequence[Rows],
-    others: Sequence[MeasuredGpu],
-    **fields: Any,
+    gpu: Gpu, parts: Sequence[Rows], others: Sequence[MeasuredGpu], **fields: Any
 ) -> tuple[Calibration, Profile]:
     before = profile = zero_shot_profile(replace(identity_of(gpu), name=gpu.name), among=others)
     bands: dict[str, Any] = {}
@@ -335,10 +332,7 @@ def fit_fp32_errors(reference: Path, _only: Sequence[str]) -> Iterator[Calibrati
         }
     errors = np.concatenate(list(sheet_errors.values()))
     yield declared(
-        "fp32_errors",
-        content={"gpu": content},
-        rows=errors.size,
-        errors=np.expm1(np.abs(errors)),
+        "fp32_errors", content={"gpu": content}, rows=errors.size, errors=np.expm1(np.abs(errors))
     )
 
 

@@ -139,13 +139,7 @@ def fit_correction(
 
 
 def boosted(
-    features: Floats,
-    target: Floats,
-    weights: Floats,
-    *,
-    trees: int,
-    depth: int,
-    lean: float = 0.0,
+    features: Floats, target: Floats, weights: Floats, *, trees: int, depth: int, lean: float = 0.0
 ) -> tuple[Ints, Floats, Floats]:
     """Return feature and threshold of every split and the value of every leaf, tree by tree.
 
