@@ -22,6 +22,7 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
+from simulators.catalog.gpu import GPU_SCALES
 from simulators.core.columns import schema_of
 from simulators.core.contract import Simulator
 from simulators.core.errors import UserError
@@ -151,6 +152,35 @@ class Laws:
                 points.append(self.consistent(point))
             self._samples[count] = Sample(self.simulator, points)
         return self._samples[count]
+
+    def add_same_alone(self, count: int = 20) -> None:
+        """Register that the first rows have the same values alone and in a batch."""
+
+        def row_is_the_same_alone(sample: Sample) -> Mask:
+            """A row has the same bits alone and in a batch."""
+            rows = sample.rows.filter(pl.Series(sample.feasible))
+            found = np.ones(rows.height, bool)
+            for number, point in enumerate(sample.per_row(lambda p: p)[:count]):
+                alone = Sample(self.simulator, [point]).rows
+                found[number] = alone.equals(rows[number].cast(dict(alone.schema)))
+            return found
+
+        self.law(row_is_the_same_alone)
+
+    def add_larger_gpus(self) -> None:
+        """Register that more SMs, a higher clock, more bandwidth or a larger L2 never cost time."""
+
+        def larger(scale: str, factor: float) -> Callable[[Sample], Mask]:
+            def never_slower(sample: Sample) -> Mask:
+                pair = sample.changed(**{scale: lambda p: factor * p[scale]})
+                return pair.holds(lambda one, two: at_most(two, one), "latency_s")
+
+            never_slower.__name__ = f"larger_{scale}_is_never_slower"
+            never_slower.__doc__ = f"{factor:g} times {scale} does not increase the latency."
+            return never_slower
+
+        for scale in GPU_SCALES:
+            self.law(larger(scale, 4.0 if scale == "l2_scale" else 2.0))
 
     def tests(self) -> Callable[[Any, int], None]:
         """Return the test of all laws: a module binds it to a name that begins with `test_`."""

@@ -172,15 +172,5 @@ def more_bandwidth_is_never_slower(sample: Sample) -> Mask:
     return pair.holds(lambda one, two: at_most(one, two, 1e-6), "tokens_per_s") | is_gpu
 
 
-@law
-def row_is_the_same_alone(sample: Sample) -> Mask:
-    """A row has the same bits alone and in a batch."""
-    found = np.ones(sample["gpus"].size, bool)
-    for number, point in enumerate(sample.per_row(lambda p: p)[:10]):
-        alone = Sample(SIMULATOR, [point])
-        for name in ("tpot_mean_s", "goodput_per_s", "energy_j_per_token", "area_mm2"):
-            found[number] &= np.array_equal(alone[name], sample[name][number : number + 1], True)
-    return found
-
-
+LAWS.add_same_alone(10)
 test_laws_of_codesign = LAWS.tests()

@@ -221,14 +221,5 @@ def zeros_save_energy_and_time(sample: Sample) -> Mask:
     return found[sample.feasible]
 
 
-@law
-def row_is_the_same_alone(sample: Sample) -> Mask:
-    """A row has the same bits alone and in a batch."""
-    found = np.ones(int(sample.feasible.sum()), bool)
-    for number, point in enumerate(sample.per_row(lambda p: p)[:12]):
-        row = Sample(SIMULATOR, [point])
-        found[number] = all(row[n][0] == sample[n][number] for n in ("energy_j", "latency_s"))
-    return found
-
-
+LAWS.add_same_alone(12)
 test_laws_of_dataflow = LAWS.tests()

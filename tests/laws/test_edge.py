@@ -236,19 +236,11 @@ def test_unit_scales_the_latency(factor: float, tmp_path: Path) -> None:
 
 
 @law
-def row_is_the_same_alone(sample: Sample) -> Mask:
-    """A row has the same bits alone and in a batch."""
-    found = np.ones(int(sample.feasible.sum()), bool)
-    for number, point in enumerate(sample.points[:20]):
-        found[number] = Sample(SIMULATOR, [point])["latency_s"][0] == sample["latency_s"][number]
-    return found
-
-
-@law
 def order_of_rows_does_not_matter(sample: Sample) -> Mask:
     """Rows in reverse order have the same bits."""
     back = Sample(SIMULATOR, sample.points[::-1])
     return np.asarray(back["latency_s"][::-1] == sample["latency_s"])
 
 
+LAWS.add_same_alone()
 test_laws_of_edge = LAWS.tests()

@@ -211,35 +211,6 @@ def evidence_is_shared_out(sample: Sample) -> Mask:
     return close(sum(shares), 1.0) & (~scaled | (known == 0.0))
 
 
-def never_slower(sample: Sample, **better: Any) -> Mask:
-    """Return where changed points are not slower."""
-    return sample.changed(**better).holds(lambda one, two: at_most(two, one), "latency_s")
-
-
-@law
-def more_sms_are_never_slower(sample: Sample) -> Mask:
-    """Twice the SMs do not increase the latency."""
-    return never_slower(sample, sm_scale=lambda p: 2.0 * p["sm_scale"])
-
-
-@law
-def higher_clock_is_never_slower(sample: Sample) -> Mask:
-    """Twice the clock does not increase the latency."""
-    return never_slower(sample, clock_scale=lambda p: 2.0 * p["clock_scale"])
-
-
-@law
-def more_bandwidth_is_never_slower(sample: Sample) -> Mask:
-    """Twice the memory bandwidth does not increase the latency."""
-    return never_slower(sample, bandwidth_scale=lambda p: 2.0 * p["bandwidth_scale"])
-
-
-@law
-def larger_l2_is_never_slower(sample: Sample) -> Mask:
-    """Four times the L2 does not increase the latency."""
-    return never_slower(sample, l2_scale=lambda p: 4.0 * p["l2_scale"])
-
-
 @law
 def hardware_does_not_change_the_work(sample: Sample) -> Mask:
     """FLOPs and bytes belong to the operator, not to the GPU, library or knowledge."""
@@ -336,15 +307,6 @@ def batch_of_one_product_is_a_linear_layer(sample: Sample) -> Mask:
     return (sample["batch"] > 1) | pair.holds(lambda a, b: a == b, "latency_s")
 
 
-@law
-def row_is_the_same_alone(sample: Sample) -> Mask:
-    """A row has the same bits alone and in a batch."""
-    found = np.ones(int(sample.feasible.sum()), bool)
-    points = sample.per_row(lambda p: p)[:20]
-    for number, point in enumerate(points):
-        row = Sample(SIMULATOR, [point])
-        found[number] = all(row[n][0] == sample[n][number] for n in ("latency_s", "energy_j"))
-    return found
-
-
+LAWS.add_same_alone()
+LAWS.add_larger_gpus()
 test_laws_of_kernels = LAWS.tests()

@@ -218,18 +218,5 @@ def overlap_is_never_slower(sample: Sample) -> Mask:
     return pair.holds(lambda alone, hidden: at_most(hidden, alone), "step_s")
 
 
-@law
-def row_is_the_same_alone(sample: Sample) -> Mask:
-    """A row has the same bits alone and in a batch."""
-    alone = Sample(
-        sample.simulator,
-        [p for p, ok in zip(sample.points, sample.feasible, strict=True) if ok][:20],
-    )
-    found = np.ones(int(sample.feasible.sum()), bool)
-    for number, point in enumerate(alone.points):
-        row = Sample(sample.simulator, [point]).rows
-        found[number] = row["step_s"][0] == sample["step_s"][number]
-    return found
-
-
+LAWS.add_same_alone()
 test_laws_of_training = LAWS.tests()

@@ -66,7 +66,7 @@ POINTS = {
         "dataflow": ["weight_stationary", "row_stationary", "any"],
         "remainders": [False, True],
         "weight_density": ["1", "0.3"],
-        "evaluations": 1000,
+        "evaluations": 100,
     },
     "kernels": {
         "gpu": ["h100_sxm", "t4"],

@@ -339,16 +339,6 @@ def replicas_divide_the_load(sample: Sample) -> Mask:
     return np.all([twice, *(pair.holds(close, name) for name in same)], axis=0)
 
 
-@STEADY.law
-def row_is_the_same_alone(sample: Sample) -> Mask:
-    """A row has the same bits alone and in a batch."""
-    found = np.ones(sample["gpus"].size, bool)
-    for number, point in enumerate(sample.per_row(lambda p: p)[:20]):
-        alone = Sample(SIMULATOR, [point])
-        for name in ("tpot_mean_s", "tokens_per_s", "energy_j_per_token"):
-            found[number] &= np.array_equal(alone[name], sample[name][number : number + 1], True)
-    return found
-
-
+STEADY.add_same_alone()
 test_laws_of_runs = EVENTS.tests()
 test_laws_of_steady_states = STEADY.tests()
