@@ -371,7 +371,7 @@ def repeat_first(price: Any, state: ReplicaState, replica: int, until: float) ->
         rounds[at.REPEATS] -= made
         rounds[at.REPEATED] += made
         batched += made * size
-        pool[at.UNASKED] += made
+        pool[at.REPEATED_ITERATIONS] += made
         iterations += made * counts_iteration
         if not alone and must_end == 0:
             back = oldest + pool[at.IN_FLIGHT]

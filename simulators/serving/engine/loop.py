@@ -303,7 +303,7 @@ def schedule_batch(schedule: Any, state: ReplicaState, replica: int, slot: int, 
     if OPTIONAL_FEATURES:
         pool[at.NUM_DRAFTS] = drafted(limits, pool)
     holds = schedule(now, view)
-    pool[at.ELAPSED] = pool[at.UNASKED] = 0
+    pool[at.ELAPSED] = pool[at.REPEATED_ITERATIONS] = 0
     if pool[at.BATCH_SIZE] == 0:
         return 0
     pool[at.MAX_USED_BLOCKS] = max(

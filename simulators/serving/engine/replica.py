@@ -164,9 +164,9 @@ ALL_DECODES = 1 << 40
     NUM_RUNNING,  # all running requests, those of batches in flight included
     BATCH_SIZE,  # requests in the batch being formed
     ELAPSED,  # iterations of the last decision
-    UNASKED,  # iterations since the last decision that repeated a batch
+    REPEATED_ITERATIONS,  # repeats of batches since the scheduler was called last
     MEMO,  # free for the scheduler
-    FULL_AT,  # running requests while which no other is admitted; 0: any number
+    BATCH_IS_FULL_AT,  # number of running requests at which admission was refused; 0: none
     OLDEST,  # slot of the batch that ends first
     IN_FLIGHT,  # batches in flight
     ITERATIONS,

@@ -70,11 +70,16 @@ def schedule(_now: float, view: View) -> int:
     polls = pool[at.MEMO] == POLL_NEXT or pool[at.RUNNING] == 0
     pool[at.MEMO] = 0 if polls else (pool[at.MEMO] + pool[at.ELAPSED]) % limits[at.POLL_INTERVAL]
     polls = polls or pool[at.MEMO] == 0
-    decay_ratio(view, pool[at.UNASKED])
-    if pool[at.NUM_RUNNING] != pool[at.FULL_AT]:
-        pool[at.FULL_AT] = 0
+    decay_ratio(view, pool[at.REPEATED_ITERATIONS])
+    if pool[at.NUM_RUNNING] != pool[at.BATCH_IS_FULL_AT]:
+        pool[at.BATCH_IS_FULL_AT] = 0
     token_budget = continue_prefills(view)
-    if polls and pool[at.FULL_AT] == 0 and token_budget > 0 and has_waiting_slot(limits, pool):
+    if (
+        polls
+        and pool[at.BATCH_IS_FULL_AT] == 0
+        and token_budget > 0
+        and has_waiting_slot(limits, pool)
+    ):
         admit_prompts(view, token_budget)
     if pool[at.BATCH_SIZE] > 0:
         pool[at.MEMO] = POLL_NEXT
@@ -221,7 +226,7 @@ def admit_prompts(view: View, token_budget: int) -> int:
             running[pool[at.RUNNING]] = running[i]
             pool[at.RUNNING] += 1
     if is_full and decodes > 0:
-        pool[at.FULL_AT] = pool[at.NUM_RUNNING]
+        pool[at.BATCH_IS_FULL_AT] = pool[at.NUM_RUNNING]
     return pool[at.BATCH_SIZE]  # type: ignore[no-any-return]
 
 
