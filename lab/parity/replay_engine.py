@@ -37,6 +37,9 @@ TICK_S = 2.0**-25
 """Arrivals are odd multiples: no batch ends at the time of an arrival."""
 
 
+Job = dict[str, Any]
+
+
 def main(words: list[str]) -> int:
     """Replay the workloads under a release; exit code 1 if one differs."""
     parser = argparse.ArgumentParser(prog="sweeper-lab replay-engine", description=__doc__)
@@ -62,20 +65,22 @@ def unpacked(engine: str, folder: Path) -> Path:
     return folder
 
 
+def workloads(seed: int) -> dict[str, Job]:
+    """Return the options and the drawn requests of each workload, by name."""
+    asked = tomllib.loads(Path(__file__).with_name("workloads.toml").read_text("utf-8"))
+    found = {}
+    for number, (name, one) in enumerate(asked["workloads"].items()):
+        requests = drawn(seed + number, Record(asked["requests"] | one["requests"]))
+        found[name] = {**asked["options"], **one["options"], "requests": requests}
+    return found
+
+
 def compared(engine: str, python: str, seed: int) -> Iterator[tuple[str, str]]:
     """Yield each workload and the first difference, empty if there is none."""
-    asked = tomllib.loads(Path(__file__).with_name("workloads.toml").read_text("utf-8"))
-    jobs = [
-        {
-            **asked["options"],
-            **one["options"],
-            "requests": drawn(seed + i, Record(asked["requests"] | one["requests"])),
-        }
-        for i, one in enumerate(asked["workloads"].values())
-    ]
+    jobs = workloads(seed)
     with tempfile.TemporaryDirectory() as folder:
         sent, records = Path(folder, "jobs.json"), Path(folder, "records.json")
-        sent.write_text(json.dumps(jobs, default=np.ndarray.tolist))
+        sent.write_text(json.dumps(list(jobs.values()), default=np.ndarray.tolist))
         driver = Path(__file__).with_name("vllm_driver.py")
         ended = subprocess.run(  # noqa: S603
             [python, str(driver), str(sent), str(records)],
@@ -87,7 +92,7 @@ def compared(engine: str, python: str, seed: int) -> Iterator[tuple[str, str]]:
         if ended.returncode != 0:
             raise UserError(f"the driver failed:\n{ended.stderr[-2000:]}")
         found = json.loads(records.read_text())
-    for name, job, record in zip(asked["workloads"], jobs, found, strict=True):
+    for (name, job), record in zip(jobs.items(), found, strict=True):
         iterations = {key: pl.Series(values) for key, values in record["iterations"].items()}
         served = {name: np.array(values) for name, values in record["requests"].items()}
         requests = {**job["requests"], **served}
