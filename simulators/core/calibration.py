@@ -83,7 +83,7 @@ def _parsed(path: Path, seal: str) -> dict[str, Any]:
     with contextlib.suppress(OSError, ValueError):
         content: dict[str, Any] = json.loads((folder / f"{seal}.json").read_bytes())
         return content
-    content = read_toml(path)
+    content = read_toml(path, finite=False)  # a fitted tree may split at infinity
     with contextlib.suppress(OSError, TypeError):  # JSON has no dates
         _keep(folder / f"{seal}.json", json.dumps(content))
     return content

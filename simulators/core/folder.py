@@ -241,17 +241,18 @@ def folder_of_user(variable: str, usual: str) -> Path:
     return found if found.is_absolute() else Path(os.devnull)
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path, *, finite: bool = True) -> dict[str, Any]:
     """Return the content of a TOML file, cached per version of the file.
 
     Raises:
-        UserError: the file cannot be read, is not TOML, or has a number that is not finite.
+        UserError: the file cannot be read, is not TOML, or has a number that is not finite
+            although `finite`.
     """
     try:
         stat = path.stat()
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
-    return _read_toml(path, stat.st_mtime_ns, stat.st_size)
+    return _read_toml(path, finite, stat.st_mtime_ns, stat.st_size)
 
 
 def once(read: Callable[[Path], T], path: Path) -> T:
@@ -265,11 +266,11 @@ def _once(read: Callable[[Path], Any], path: Path, _mtime_ns: int) -> Any:
 
 
 @functools.lru_cache(maxsize=1024)
-def _read_toml(path: Path, _mtime_ns: int, _size: int) -> dict[str, Any]:
+def _read_toml(path: Path, finite: bool, _mtime_ns: int, _size: int) -> dict[str, Any]:
     infinite: list[str] = []
 
     def number(text: str) -> float:
-        if not math.isfinite(value := float(text)):
+        if not math.isfinite(value := float(text)) and finite:
             infinite.append(text)
         return value
 

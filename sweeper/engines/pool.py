@@ -305,6 +305,7 @@ class WorkerPool(ABC):
         worker.shut_down()
         self.workers.remove(worker)
         self._spawn()
+        task.discard(batch)
         if len(batch) > 1:
             again.extendleft(BatchJob(piece) for piece in reversed(split(batch, 4)))
         elif status == "crash" and not is_retry:

@@ -28,6 +28,8 @@ from sweeper.query.pareto import local_front
 from sweeper.space.design_space import DesignSpace, Objectives
 from sweeper.space.points import Batch, Mask, split, width
 from sweeper.space.sql import computed, names_in, parsed
+from sweeper.store.keys import name_of
+from sweeper.store.parquet import remove
 from sweeper.store.store import Part, Store, answer_schema
 
 PART = 200_000  # most points of a part, which is one Parquet row group
@@ -104,6 +106,11 @@ class Task:
         """Evaluate a batch of points and write their rows into parts of at most `PART` points."""
         for piece in split(where, -(-width(where) // PART)):
             yield self.answer(piece)
+
+    def discard(self, where: Batch) -> None:
+        """Delete the parts of a batch whose worker wrote them and died before it reported them."""
+        for piece in split(where, -(-width(where) // PART)):
+            remove(self.store.results, name_of(self.store.definition.id, piece))
 
     def give_up(self, where: Batch, status: str, reason: str) -> Part:
         """Write rows without metrics, with status `timeout` or `crash`."""

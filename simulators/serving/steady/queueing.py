@@ -341,7 +341,8 @@ def state_of(
     # Running time beyond the request's own prefill and its shortest decodes.
     spare_s = np.maximum(0.0, running_s - first_s - station.decodes * decode_s)
     at_once = saturated | (closed & (station.think_s == 0.0))
-    prompt_wait_s = np.where(at_once, backlog_s, np.minimum(open_s, spare_s))
+    open_s = np.where(station.chunked, open_s, np.minimum(open_s, spare_s))
+    prompt_wait_s = np.where(at_once, backlog_s, open_s)
     varied = (station.arrival_scv + lengths.output_scv) / 2.0
     slot_wait_s = np.where(closed, 1.0, varied) * np.where(saturated, 0.0, queue.waiting) / actual
     later_s = (running_s - first_s - prompt_wait_s) / np.maximum(cycle.later, 1.0)
