@@ -37,6 +37,18 @@ def test_explanation_totals_equal_run_totals(change: dict[str, object]) -> None:
     assert all(r.time_s >= 0 for r in rows)
 
 
+WIDE = {"model": "deepseek_v3", "dtype": "fp8", "qps": 40.0, "ep": 32, "attention_dp": 32}
+
+
+@pytest.mark.parametrize("pools", [{}, {"pools.prefill_gpus": 32, "pools.decode_gpus": 32}])
+def test_decode_passes_are_the_later_output_tokens_with_wide_expert_parallelism(
+    pools: dict[str, object],
+) -> None:
+    point = updated(POINT, {**WIDE, **pools, "scheduler": "sglang", "output_tokens": 64})
+    rows = SIMULATOR.explain(values_of(point))
+    assert {r.count for r in rows if r.name == "embedding" and r.phase == LATER} == {63.0}
+
+
 @pytest.mark.parametrize("tp", [1, 2])
 def test_explained_rates_are_per_batch(tp: int) -> None:
     gpu, point = load_gpu(POINT.gpu), replace(POINT, tp=tp)

@@ -81,7 +81,7 @@ def explained_request(run: ServingRun) -> list[Contribution]:
         raise Infeasible("no_request_is_answered", "no request completed")
     drafters = {phase: drafter_of(run.point, one) for phase, one in hardware.items()}
     fleets = {phase: fleet_of(run.point, one) for phase, one in hardware.items()}
-    steps = _mean_steps(run.state)
+    steps, passes = _mean_steps(run.state), _passes(run.state)
     moves_s = {
         "wait for KV blocks": metrics.kv_wait_mean_s,
         "KV transfer": metrics.kv_transfer_mean_s,
@@ -102,6 +102,7 @@ def explained_request(run: ServingRun) -> list[Contribution]:
             hardware[phase].replica, steps[phase], phase, seconds, drafters[phase], fleets[phase]
         )
     ]
+    parts = [replace(r, count=r.count * passes[r.phase.split(",")[0]]) for r in parts]
     per_token_j, whole_j = metrics.energy_j_per_token, sum(row.energy_j for row in parts)
     request_j = 0.0
     if per_token_j and metrics.requests_per_s and metrics.tokens_per_s:
@@ -113,19 +114,21 @@ def explained_request(run: ServingRun) -> list[Contribution]:
 def _mean_steps(state: ReplicaState) -> dict[str, Step]:
     """Return the mean batch with prompts, and the mean batch weighted by its decodes, by phase.
 
-    The context of a decode is the mean over all output tokens of all requests.
+    The context of a decode is the mean over all output tokens of all requests. Of synchronous ranks
+    the one with most tokens counts, for all of them, as in the price of their iteration.
     """
-    log = batch_table(state)
-    requests, prompts, tokens, drafted = (
-        log[name].to_numpy().astype(float)
-        for name in ("requests", "prompt_tokens", "tokens", "drafted")
-    )
-    decodes = (tokens - prompts) / (1.0 + drafted)
+    replica, formed_s, prefills, prompts, decodes, drafted = _batches(state)
+    if (ranks := int(state.limits[at.RANKS])) > 1:
+        iteration = np.stack([replica // ranks, formed_s])
+        order = np.lexsort([prompts + decodes * (1.0 + drafted), *iteration])
+        busiest = order[np.diff(iteration[:, order], append=np.nan).any(axis=0)]
+        prefills, prompts, decodes = (ranks * of[busiest] for of in (prefills, prompts, decodes))
+        drafted = drafted[busiest]
     asked, answered = state.request[:, [at.PROMPT, at.OUTPUT]].T.astype(float)
     context = float(answered @ (asked + answered / 2.0)) / max(float(answered.sum()), 1.0)
     past = float(state.request[:, at.NUM_CACHED].mean())
     sums = {
-        "prefills": requests - decodes,
+        "prefills": prefills,
         "prefill_tokens": prompts,
         "decodes": decodes,
         "drafted": drafted * decodes,
@@ -133,6 +136,24 @@ def _mean_steps(state: ReplicaState) -> dict[str, Step]:
     }
     weights = {PROMPT: (prompts > 0).astype(float), LATER: decodes}
     return {phase: _mean_step(sums, of, past) for phase, of in weights.items() if of.any()}
+
+
+def _batches(state: ReplicaState) -> list[Floats]:
+    """Return per batch: replica, start, prefills, their tokens, decodes, drafts of a decode."""
+    log = batch_table(state)
+    names = ("replica", "formed_s", "requests", "prompt_tokens", "tokens", "drafted")
+    replica, formed_s, requests, prompts, tokens, drafted = (
+        log[name].to_numpy().astype(float) for name in names
+    )
+    decodes = (tokens - prompts) / (1.0 + drafted)
+    return [replica, formed_s, requests - decodes, prompts, decodes, drafted]
+
+
+def _passes(state: ReplicaState) -> dict[str, float]:
+    """Return the prefill and the decode passes of a request, by phase."""
+    _, _, prefills, _, decodes, _ = _batches(state)
+    completed = max(1, int((state.times[:, at.COMPLETED] >= 0.0).sum()))
+    return {PROMPT: float(prefills.sum()) / completed, LATER: float(decodes.sum()) / completed}
 
 
 def _mean_step(sums: Mapping[str, Floats], weights: Floats, past: float) -> Step:
@@ -186,10 +207,7 @@ def _rows_of_batch(
         )
     whole = sum(row.time_s for row in rows)
     scale = seconds / whole if whole else 0.0
-    return [
-        replace(_scaled_row(row, scale), count=row.count * (scale if row.time_s else 1.0))
-        for row in rows
-    ]
+    return [_scaled_row(row, scale) for row in rows]
 
 
 def _scaled_row(row: Contribution, scale: float) -> Contribution:
