@@ -24,7 +24,7 @@ from simulators.core.calibration import read_calibration
 from simulators.core.errors import UserError
 from simulators.core.folder import GPUS, MEMORIES, PACKAGE, read_toml
 from simulators.evidence import transfer
-from simulators.evidence.intervals import Band
+from simulators.evidence.intervals import BY_SHEET, Band
 
 CALIBRATIONS = PACKAGE / "kernels" / "calibration"
 DEFAULT_RATES = PACKAGE / "kernels" / "default_rates.toml"
@@ -369,7 +369,8 @@ def notes_on(gpus: Iterable[str]) -> tuple[str, ...]:
     if by_sheet:
         notes.append(
             f"No measurements for {', '.join(by_sheet)}: times are lower bounds from data sheets, "
-            "which no library reaches."
+            f"which no library reaches. Widest interval: {BY_SHEET.lo[0]:g} to {BY_SHEET.hi[0]:g} "
+            "times the bound."
         )
     measured = [name for name in asked if name not in (*names, *by_sheet)]
     if names and measured:

@@ -30,7 +30,7 @@ from simulators.catalog.gpu import (
 from simulators.core.columns import DATASHEET, EXTRAPOLATED, FITTED
 from simulators.core.jit import Floats, Ints
 from simulators.evidence.default_rates import measured_gpus
-from simulators.evidence.intervals import WIDEST, interval_s
+from simulators.evidence.intervals import BY_SHEET, WIDEST, interval_s
 from simulators.evidence.lookup import BEST, DEFAULT_FRAMEWORK
 from simulators.kernels.families import attention, auxiliary_kernels, experts, gemm, streaming
 from simulators.kernels.families.family import Flags, OperatorFamily
@@ -193,7 +193,7 @@ def _by_sheet(operator: Compute, gpu: Gpu) -> Priced:
     """Return the price of an operator on a device whose kernels were never timed."""
     seconds = sheet_seconds(operator, gpu, FAMILIES[type(operator)])
     latency_s = np.where(_is_empty(operator), 0.0, seconds)
-    lo_s, hi_s = interval_s(WIDEST, latency_s)
+    lo_s, hi_s = interval_s(BY_SHEET, latency_s)
     return Priced(latency_s, lo_s, hi_s, calibrated=False, extrapolated=False)
 
 

@@ -361,7 +361,7 @@ class Kernels:
     """The kernel simulator."""
 
     name: str = "kernels"
-    version: int = 16
+    version: int = 17
     point: type = KernelPoint
     metrics: type = KernelMetrics
 

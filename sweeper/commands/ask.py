@@ -446,8 +446,10 @@ class Answer:
                 print_words(f"  {line}", "  ")
         why = f"; {best.why}" if best.why else ""
         print_words(f"{_probability(row)} ({self._basis(row)}){why}.")
-        if intervals := list(self._intervals(row)):
-            print_words(f"90 % prediction interval: {', '.join(intervals)}.")
+        if intervals := dict(self._intervals(row)):
+            is_by_sheet = (row.get("datasheet_share") or 0.0) > 0.5
+            widest = f" (widest: a factor of {max(intervals.values()):.2g})" if is_by_sheet else ""
+            print_words(f"90 % prediction interval: {', '.join(intervals)}{widest}.")
         if shares := evidence.shares_in_words(evidence.shares_of_row(row)):
             print_words(
                 f"Time by evidence: {shares}{evidence.weakest_in_words(last.simulator, row)}."
@@ -463,13 +465,14 @@ class Answer:
             return "from the 90 % prediction intervals"
         return f"assuming a 90 % prediction interval of ±{100 * self.chosen.band:.0f} %"
 
-    def _intervals(self, row: Row) -> Iterator[str]:
+    def _intervals(self, row: Row) -> Iterator[tuple[str, float]]:
+        """Yield each interval as text, with the ratio of its ends."""
         for d in self.question.deadlines:
-            ends = [row.get(f"{d.interval}_{end}") for end in ("lo", "hi")]
-            if all(ends) and row[d.interval]:
+            lo, hi = (row.get(f"{d.interval}_{end}") or 0.0 for end in ("lo", "hi"))
+            if lo and hi and row[d.interval]:
                 scale = row[d.metric] / row[d.interval]
-                low, high = (self.last.human(d.metric, scale * end) for end in ends)
-                yield f"{self.last.word(d.metric)} {low} to {high}"
+                low, high = (self.last.human(d.metric, scale * end) for end in (lo, hi))
+                yield f"{self.last.word(d.metric)} {low} to {high}", hi / lo
 
     def _accuracy(self, row: Row) -> str:
         names = evidence.named_facts(self.last.simulator, row)

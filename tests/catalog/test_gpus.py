@@ -56,8 +56,16 @@ ASKED_FOR = (
     "gh200_144gb",
     "rtx_5090",
     "rtx_a5000",
+    "vr200",
+    "mi455x",
+    "h20_3e",
+    "rtx_pro_5000",
+    "rtx_pro_4500",
+    "gb10",
+    "jetson_thor",
 )
-HELD_BACK = ("h20",)  # whose rates are below, or above, what its SMs would do
+HELD_BACK = ("h20", "h20_3e")  # whose rates are below, or above, what its SMs would do
+INTEGRATED = ("gb10", "jetson_thor", "m3_ultra", "m4_max", "strix_halo")  # one per machine
 DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4", "int4")
 
 
@@ -105,12 +113,28 @@ def test_gpu_alias_loads_the_same_gpu(alias: str, name: str) -> None:
 @pytest.mark.parametrize("name", GPUS.names())
 def test_every_gpu_has_a_default_cluster(name: str) -> None:
     gpu = load_gpu(name)
-    assert cluster_for("auto", gpu).gpus_per_node >= 8
+    assert cluster_for("auto", gpu).gpus_per_node >= (1 if name in INTEGRATED else 8)
 
 
 def test_memory_of_eight_gpus_matches_the_system_data_sheet() -> None:
     assert 8 * load_gpu("b300_sxm").hbm_bytes == pytest.approx(2.3e12, rel=0.01)
     assert 8 * load_gpu("h100_sxm").hbm_bytes == 640 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("name", "chips", "dtype", "system_flops"),
+    [
+        ("vr200", 72, "fp8", 1.26e18),  # Vera Rubin NVL72: 1,260 PFLOPS
+        ("mi455x", 72, "fp4", 2.9e18),  # Helios: 2.9 EFLOPS
+        ("tpu_v7x", 9216, "fp8", 42.5e18),  # Ironwood pod: 42.5 EFLOPS
+        ("trainium2", 64, "fp8", 83.2e15),  # Trn2 UltraServer: 83.2 PFLOPS
+        ("trainium3", 144, "fp8", 362e15),  # Trn3 UltraServer: 362 PFLOPS
+    ],
+)
+def test_rates_of_all_chips_match_the_system_data_sheet(
+    name: str, chips: int, dtype: str, system_flops: float
+) -> None:
+    assert chips * load_gpu(name).peak(dtype) == pytest.approx(system_flops, rel=0.01)
 
 
 def test_memory_size_as_text_is_refused(tmp_path: Path) -> None:
