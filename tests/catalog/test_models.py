@@ -80,6 +80,12 @@ PUBLISHED = {
     "hy3": 295e9,
     "nemotron_4_340b": 341e9,
     "qwen3_5_9b": 8.95e9 - 8 * 4096 * 4096,  # the gates of its attention are not counted
+    "qwen3_5_27b": 27e9 - 16 * 5120 * 6144,
+    "qwen3_5_35b": 35e9 - 10 * 2048 * 4096,
+    "qwen3_5_122b": 122e9 - 12 * 3072 * 8192,
+    "minimax_m2_7": 229e9,
+    "qwen3_vl_2b": 1.72e9,
+    "qwen3_vl_4b": 4.02e9,
 }
 ACTIVE = {
     "mixtral_8x7b": 12.9e9,
@@ -92,6 +98,7 @@ ACTIVE = {
     "mixtral_8x22b": 39e9,
     "qwen3_coder_480b": 35e9,
 }
+IN_NAMES = {"kimi_k2_5": 32e9, "glm_5": 40e9, "qwen3_5_35b": 3e9, "qwen3_5_122b": 10e9}
 
 
 @pytest.mark.parametrize("name", MODELS.names())
@@ -102,6 +109,12 @@ def test_parameter_counts_match_published_counts(name: str) -> None:
 @pytest.mark.parametrize("name", ACTIVE)
 def test_active_parameter_counts_match_published_counts(name: str) -> None:
     assert load_model(name).active_parameters == pytest.approx(ACTIVE[name], rel=0.02)
+
+
+@pytest.mark.parametrize("name", IN_NAMES)
+def test_active_parameters_agree_with_the_name_of_the_model(name: str) -> None:
+    # Names state whole billions, some of them without the embeddings.
+    assert load_model(name).active_parameters == pytest.approx(IN_NAMES[name], rel=0.1, abs=5e8)
 
 
 def test_hugging_face_config_loads_as_a_model(tmp_path: Path) -> None:
@@ -181,6 +194,14 @@ def test_config_without_layers_names_the_missing_key(tmp_path: Path) -> None:
         ("META-LLAMA/llama-3.1-8b-instruct", "llama3_1_8b"),
         ("Llama-3.3-70B-Instruct", "llama3_1_70b"),
         ("Qwen3-32B", "qwen3_32b"),
+        ("DeepSeek-V3.1", "deepseek_v3"),
+        ("DeepSeek-R1", "deepseek_v3"),
+        ("Kimi-K2.6", "kimi_k2_5"),
+        ("GLM-4.6", "glm_4_7"),
+        ("GLM-5.1", "glm_5"),
+        ("Qwen3.6-27B", "qwen3_5_27b"),
+        ("Qwen3.6 35B A3B", "qwen3_5_35b"),
+        ("MiniMax-M2.7", "minimax_m2_7"),
         ("GPT-OSS 120B", "gpt_oss_120b"),
     ],
 )
