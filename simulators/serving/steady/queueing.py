@@ -356,10 +356,11 @@ def state_of(
     # Batch sizes between priced ones are interpolated: the clients limit the rate (Little's law).
     e2e_s = queue_s + first_s + frontend_s(station, later_s) + cycle.later * later_s
     most_per_s = np.where(closed, station.clients / (e2e_s + station.think_s), np.inf)
+    served = np.fmin(actual, most_per_s)
     return SteadyState(
-        requests_per_s=np.fmin(actual, most_per_s),
+        requests_per_s=served,
         running=queue.running,
-        busy=busy,
+        busy=busy * served / actual,
         ttft_s=queue_s + first_s,
         tpot_s=np.where(cycle.later > 0.0, later_s, np.nan),
         queue_s=queue_s,
