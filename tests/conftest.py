@@ -21,6 +21,10 @@ settings.load_profile("here")
 EARLY = (
     "faults/test_clusters.py",
     "faults/test_cluster_nodes.py",
+    "faults/test_lost_processes.py",
+    "faults/test_disks.py",
+    "sweeper/test_engines.py",
+    "figures/test_equality.py",
     "dataflow/test_search.py",
     "serving/test_loop.py",
     "dataflow/test_access.py",
