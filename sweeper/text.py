@@ -9,7 +9,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TextIO
+
+from simulators.core.folder import read_toml
+
+TEXTS: Mapping[str, Any] = read_toml(Path(__file__).with_suffix(".toml"))
 
 _PREFIXES = {"P": 1e15, "T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3, " ": 1.0}
 _PREFIXES |= {"m": 1e-3, "µ": 1e-6, "n": 1e-9, "p": 1e-12}
@@ -91,17 +96,9 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-COUNTS = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
-_BINARY = {"kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30, "tib": 2.0**40}
-TIMES = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
-SUFFIXES: Mapping[str, Mapping[str, float]] = {
-    "s": TIMES,
-    "B": {"b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, **_BINARY},
-    "1/s": {**COUNTS, "/s": 1.0, "k/s": 1e3, "qps": 1.0},
-    "$": {"k": 1e3, "m": 1e6},
-    "": COUNTS,
-}
+SUFFIXES: Mapping[str, Mapping[str, float]] = TEXTS["suffixes"]
 """Suffixes and their factors by unit of the field, case-insensitive."""
+COUNTS, TIMES = SUFFIXES[""], SUFFIXES["s"]
 
 _NUMBER = re.compile(
     r"^\s*\$?([-+]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*([a-zµ/]*)\s*$", re.I
@@ -122,24 +119,8 @@ def number_in(text: str, unit: str = "") -> float | None:
     return None if scale is None else float(match[1].replace(",", "").replace("_", "")) * scale
 
 
-_UNIT_WORDS = {"J": "j", "J s": "js", "B/s": "bytes_per_s", "$": "usd"}
-_UNIT_WORDS |= {unit: unit for unit in ("s", "h", "g", "nm", "mm2")}
-"""Words of a column name that state the unit."""
-_ABBREVIATIONS = (
-    "CP DP DRAM E2E EDP EP FLOPs GPU GPUs HBM ITL KV L2 LoRA MACs MFU MTBF PE PP QPS SLO SM TP "
-    "TPOT TTFT"
-)
-_SPOKEN = {word.lower(): word for word in _ABBREVIATIONS.split()} | {
-    "algbw": "algorithm bandwidth",
-    "busbw": "bus bandwidth",
-    "ci": "± of the mean",
-    "comm": "communication",
-    "hi": "upper end",
-    "lo": "lower end",
-    "mtok": "million tokens",
-    "s": "second",
-    "usd": "dollars",
-}
+_UNIT_WORDS: Mapping[str, str] = TEXTS["units"]
+_SPOKEN = {word.lower(): word for word in TEXTS["abbreviations"].split()} | TEXTS["spoken"]
 _VERBLESS = ("below", "not", "out", "too", "unsupported")
 """Words of a reason code that need a verb in front."""
 _DURATIONS = ("latency", "makespan", "time")

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
+from simulators.core.folder import read_toml
+
 T = TypeVar("T")
 
-_WORDS = {
-    "bool": "true or false",
-    "int": "a whole number",
-    "float": "a number",
-    "str": "text",
-    "object": "a mapping",
-    "array": "a list",
-    "null": "null",
-}
+_WORDS = read_toml(Path(__file__).with_name("text.toml"))["types"]
 _MISTAKE = re.compile(r"(?s)(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$\.?(?P<path>.*)`)?$")
 
 

@@ -23,21 +23,12 @@ from numpy.typing import NDArray
 
 from simulators.core.calibration import SEAL
 from simulators.core.errors import UserError
+from simulators.core.folder import read_toml
 from simulators.core.jit import Floats
 from simulators.workload.operators import Compute, Convolution, Elementwise, Gemm, Norm
 
 NEEDS = ("op", "latency_us")
-CLASS_OF = {
-    "linear": "linear",
-    "bmm": "bmm",
-    "conv": "conv",
-    "softmax": "softmax",
-    "ln": "layer_norm",
-    **dict.fromkeys(("add", "mul", "div"), "binary"),
-    "pow": "pow",
-    **dict.fromkeys(("addu", "mulu", "divu", "relu", "gelu", "tanh"), "unary"),
-    "powu": "powu",
-}
+CLASS_OF: dict[str, str] = read_toml(Path(__file__).with_suffix(".toml"))["classes"]
 """Operator class of each timed operator."""
 OP_OF = {label: op for op, label in reversed(CLASS_OF.items())}
 """The first operator of each class."""

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from jinja2 import Template
+
 from planning.prefilter import Prefilter
 from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import Gpu, load_gpu
@@ -24,7 +26,7 @@ from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
 from simulators.catalog.price import load_prices
 from simulators.composition.replica import NOTHING
 from simulators.core.errors import UserError
-from simulators.core.folder import ENGINES
+from simulators.core.folder import ENGINES, read_toml
 from simulators.serving.demand.workloads import is_trace, load_trace
 from simulators.serving.point import AUTO, DRAFT, RDMA, SPECULATIONS
 from simulators.serving.simulator import SIMULATOR
@@ -33,6 +35,10 @@ from simulators.workload.llm.parallelism import BACKENDS, GATHERED, HIGH_THROUGH
 from simulators.workload.precision import precision
 from sweeper.questions import Deadline, Question, flag
 from sweeper.text import number_in
+
+TEXTS: Mapping[str, Any] = read_toml(Path(__file__).with_suffix(".toml"))
+HELP = TEXTS["flags"]
+"""Help of the flags."""
 
 MAX_TP, MAX_EP, MAX_PP = 8, 16, 4
 MAX_EXACT = 4096
@@ -44,7 +50,7 @@ CHUNK_SIZES, MAX_BATCHES = (512, 2048, 8192), (64, 256)
 DRAFT_TOKENS = (1, 3, 5)
 """Draft tokens per sequence and iteration."""
 
-POOLS = NO, ALSO, ONLY = "no", "also", "only"
+POOLS = NO, _, ONLY = "no", "also", "only"
 """Separate prefill and decode pools: not tried, tried besides one pool, or tried alone."""
 
 MOE_BACKENDS = {"vllm_v1": (GATHERED, HIGH_THROUGHPUT, LOW_LATENCY), "sglang": BACKENDS}
@@ -81,56 +87,26 @@ ALTERNATIVES = (
 class ServingFlags:
     """Flags of `ask`: model, GPUs, load and SLO."""
 
-    model: str = flag("models, as in llama3_1_70b or Qwen/Qwen3-32B, or the path of a config.json")
-    gpu: str = flag("GPUs to choose from, as in h100_sxm,l40s")
-    gpus: int = flag("number of GPUs (default 8)", least=1, default=8)
-    workload: str = flag(
-        "chat, code, sharegpt, summarization, or the path of a trace", default="chat"
-    )
-    system_prompt: int = flag(
-        "tokens of a shared system prompt, kept in the prefix cache (default 0)",
-        least=0,
-        default=0,
-    )
-    qps: float | None = flag(
-        "requests per second (default 1; a trace has its own rate)", unit="1/s", default=None
-    )
-    traffic: str = flag("multiples of the load, as in 1x,2x", default="1x")
-    ttft: float = flag("deadline of TTFT (default 1s)", unit="s", default=1.0)
-    tpot: float = flag("deadline of TPOT (default 50ms)", unit="s", default=0.05)
-    percentile: int = flag(
-        "percentile of requests that must meet the SLO (default 99)",
-        choices=(50, 90, 95, 99),
-        default=99,
-    )
-    budget: float | None = flag("largest cost in $ per hour", unit="$", default=None)
-    prices: str = flag("price lists, as in public_cloud,owned", default=PUBLIC_CLOUD)
-    dtype: str = flag("precisions (default: those of the published checkpoint)", default=CHECKPOINT)
-    engine: str = flag(
-        f"engines, of {', '.join(ENGINES.names())} (default: all that support the GPU)", default=ANY
-    )
-    pools: str = flag(
-        "separate prefill and decode pools: no, also (with and without), only (default no)",
-        choices=POOLS,
-        default=NO,
-    )
-    moe_backend: str = flag(
-        f"MoE backend, of {', '.join(BACKENDS)}; separate several by commas",
-        default=GATHERED,
-    )
-    speculation: str = flag(
-        f"speculative decoding: {', '.join(SPECULATIONS)}, by commas (default nothing)",
-        default=NOTHING,
-    )
-    drafter: str = flag("draft model, for --speculation draft", default=NOTHING)
-    acceptance: str = flag(
-        "acceptance rate, or one rate per position (default: measured rates)", default=""
-    )
-    requests: int = flag(
-        "number of requests (default: the whole trace, or enough for the percentile)",
-        least=0,
-        default=0,
-    )
+    model: str = flag(HELP["model"])
+    gpu: str = flag(HELP["gpu"])
+    gpus: int = flag(HELP["gpus"], least=1, default=8)
+    workload: str = flag(HELP["workload"], default="chat")
+    system_prompt: int = flag(HELP["system_prompt"], least=0, default=0)
+    qps: float | None = flag(HELP["qps"], unit="1/s", default=None)
+    traffic: str = flag(HELP["traffic"], default="1x")
+    ttft: float = flag(HELP["ttft"], unit="s", default=1.0)
+    tpot: float = flag(HELP["tpot"], unit="s", default=0.05)
+    percentile: int = flag(HELP["percentile"], choices=(50, 90, 95, 99), default=99)
+    budget: float | None = flag(HELP["budget"], unit="$", default=None)
+    prices: str = flag(HELP["prices"], default=PUBLIC_CLOUD)
+    dtype: str = flag(HELP["dtype"], default=CHECKPOINT)
+    engine: str = flag(HELP["engine"].format(", ".join(ENGINES.names())), default=ANY)
+    pools: str = flag(HELP["pools"], choices=POOLS, default=NO)
+    moe_backend: str = flag(HELP["moe_backend"].format(", ".join(BACKENDS)), default=GATHERED)
+    speculation: str = flag(HELP["speculation"].format(", ".join(SPECULATIONS)), default=NOTHING)
+    drafter: str = flag(HELP["drafter"], default=NOTHING)
+    acceptance: str = flag(HELP["acceptance"], default="")
+    requests: int = flag(HELP["requests"], least=0, default=0)
 
 
 def question_of(flags: ServingFlags) -> Question:
@@ -253,22 +229,14 @@ def _factors(words: str) -> list[float]:
 
 
 def _replayed(row: Mapping[str, Any], workload: str, load: OfferedLoad) -> str:
-    answered = row["completed_requests"] or 0
-    rate = "at the trace's rate" if row["qps"] is None else f"{row['qps']:.4g} per second"
-    if is_trace(workload):
-        asked = f"the first {row['requests']:,}" if row["requests"] else f"{load.available:,}"
-        of = f"{answered:,} of {asked} requests of {Path(workload).name}"
-    else:
-        of = f"{answered:,} of {row['requests']:,} requests of {workload}"
-    drafts = ""
-    if row["speculation.method"] != NOTHING and not row["speculation.acceptance"].strip():
-        drafts = "; published acceptance rates (change: --acceptance)"
-    shared = ""
-    if row["sessions.system_prompt_tokens"]:
-        shared = f", with a system prompt of {row['sessions.system_prompt_tokens']:,} tokens"
-    if row["cache.prefix_caching"]:
-        shared += f"; prefix cache hit rate {100 * row['prefix_hit_ratio']:.0f} %"
-    return f"{of}, {rate}{shared}{drafts}"
+    traced = is_trace(workload)
+    name = Path(workload).name if traced else workload
+    return _text("load", row=row, workload=name, is_trace=traced, available=load.available)
+
+
+def _text(name: str, **values: object) -> str:
+    """Return a text of `serving.toml` with its values."""
+    return str(Template(TEXTS["texts"][name]).render(values))
 
 
 def _amounts(row: Mapping[str, Any], prices: str) -> dict[str, float]:
@@ -331,22 +299,7 @@ def _space(
 
 
 def _described(row: Mapping[str, Any]) -> str:
-    gpu, engine = row["gpu"], engine_named(row["scheduler"])
-    if row["pools.prefill_gpus"]:
-        pools = (
-            f"{row[f'pools.{role}_gpus'] // row[f'pools.{role}_tp']} × {row[f'pools.{role}_tp']} "
-            f"{gpu} {role}"
-            for role in ("prefill", "decode")
-        )
-        return ", ".join([*pools, engine])
-    copies = f"{row['replicas']} × " if row["replicas"] > 1 else ""
-    degrees = {"tp": row["tp"], "pp": row["pp"], "ep": row["ep"], "dp": row["attention_dp"]}
-    shown = (f"{name} {n}" for name, n in degrees.items() if name == "tp" or n > 1)
-    gpus = row["tp"] * row["pp"] * row["attention_dp"]
-    drafts = ""
-    if row["speculation.method"] != NOTHING:
-        drafts = f", {row['speculation.num_draft_tokens']} drafts by {row['speculation.method']}"
-    return f"{copies}{gpus} {gpu} ({', '.join(shown)}), {engine}{drafts}"
+    return _text("design", row=row, engine=engine_named(row["scheduler"]))
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,15 @@ import numpy as np
 import polars as pl
 
 from simulators.core.errors import UserError
+from simulators.core.folder import read_toml
 from sweeper.query.pareto import alike, qualifying
 from sweeper.report.answers import Answers
 from sweeper.space.sql import check_columns
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt
+
+mpl.rcParams.update(read_toml(Path(__file__).with_suffix(".toml")))
 
 _CLOUD = 20_000
 """Designs drawn behind the front; a larger sweep is sampled evenly."""
@@ -43,7 +46,7 @@ class Columns:
 def draw(kind: str, answers: Answers, file: Path, columns: Columns | None = None) -> None:
     """Draw a picture of `KINDS`; the suffix of the file selects PNG, SVG or PDF."""
     figure = KINDS[kind](answers, columns or Columns())
-    figure.savefig(file, dpi=140)
+    figure.savefig(file)
     plt.close(figure)
 
 
@@ -58,26 +61,16 @@ def front(answers: Answers, asked: Columns) -> Any:
     others = [asked.of] if asked.of else [o for o in answers.objectives if o not in (x, y)]
     cloud = _cloud(answers, [x, y])
     best = answers.front.sort(x)
-    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+    figure, axes = plt.subplots()
     what = "designs that qualify" if answers.where else "feasible designs"
     count = f"{cloud.height:,} {what}" if cloud.height < _CLOUD else f"{what} (sampled)"
     axes.scatter(cloud[x], cloud[y], s=7, color=_INK, alpha=0.45, linewidths=0, label=count)
     label = f"Pareto front ({best.height})"
     if others:
         norm = mpl.colors.LogNorm() if _wide(best[others[0]]) else None
-        dots = axes.scatter(
-            best[x],
-            best[y],
-            c=best[others[0]],
-            s=26,
-            cmap="viridis",
-            norm=norm,
-            zorder=3,
-            edgecolors="white",
-            linewidths=0.4,
-            label=label,
-        )
-        _colorbar(figure, dots, answers, others[0], _label(answers, others[0]))
+        dots = {"c": best[others[0]], "s": 26, "edgecolors": "white", "linewidths": 0.4}
+        drawn = axes.scatter(best[x], best[y], norm=norm, zorder=3, label=label, **dots)
+        _colorbar(figure, drawn, answers, others[0], _label(answers, others[0]))
     else:
         line = {"color": _FRONT, "markersize": 4, "lw": 1, "zorder": 3, "label": label}
         axes.plot(best[x], best[y], "-o", **line)
@@ -89,10 +82,9 @@ def front(answers: Answers, asked: Columns) -> Any:
             axis.set_major_locator(mpl.ticker.LogLocator(subs=(1, 2, 5)))
         _ticks(axis, answers, name)
         axis.set_label_text(_label(answers, name))
-    axes.grid(visible=True, which="major", alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_title(f"{answers.title}: {answers.space.size:,} points", loc="left")
-    axes.legend(frameon=False, fontsize=8, loc="best")
+    axes.grid(visible=True)
+    axes.set_title(f"{answers.title}: {answers.space.size:,} points")
+    axes.legend(fontsize=8)
     return figure
 
 
@@ -102,7 +94,7 @@ def parallel(answers: Answers, _asked: Columns) -> Any:
     cloud = _cloud(answers, names)
     rows = cloud.gather_every(max(1, -(-cloud.height // _LINES)))
     scales = {n: _Scale(pl.concat([rows[n], answers.front[n].cast(rows[n].dtype)])) for n in names}
-    figure, axes = plt.subplots(figsize=(1.2 * len(names) + 2, 5), layout="constrained")
+    figure, axes = plt.subplots(figsize=(1.2 * len(names) + 2, 5))
     for table, color, alpha in ((rows, _INK, 0.08), (answers.front, _FRONT, 0.5)):
         lines = np.column_stack([scales[n].place(table[n]) for n in names])
         axes.plot(lines.T, color=color, alpha=alpha, lw=0.8)
@@ -112,12 +104,11 @@ def parallel(answers: Answers, _asked: Columns) -> Any:
         axes.axvline(i, color="black", lw=0.6)
         for value, place in scales[name].ticks():
             axes.text(i + 0.03, place, answers.human(name, value), fontsize=7, va="center")
-    axes.set_xticks(
-        range(len(names)), map(answers.word, names), rotation=25, ha="right", fontsize=8
-    )
+    words = map(answers.word, names)
+    axes.set_xticks(range(len(names)), words, rotation=25, ha="right", fontsize=8)
     axes.set_yticks([])
     axes.spines[:].set_visible(False)
-    axes.set_title(f"{answers.title}: the front among {cloud.height:,} designs", loc="left")
+    axes.set_title(f"{answers.title}: the front among {cloud.height:,} designs")
     return figure
 
 
@@ -139,7 +130,7 @@ def heat(answers: Answers, asked: Columns) -> Any:
     cells = np.full((len(up), len(across)), np.nan)
     for a, b, value in best.iter_rows():
         cells[up.index(b), across.index(a)] = np.nan if value is None else value
-    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+    figure, axes = plt.subplots()
     norm = mpl.colors.LogNorm() if _wide(best[of]) else None
     cmap = "viridis" if largest else "viridis_r"
     image = axes.imshow(cells, origin="lower", aspect="auto", cmap=cmap, norm=norm)
@@ -149,7 +140,7 @@ def heat(answers: Answers, asked: Columns) -> Any:
         axis.set_label_text(answers.word(name))
     word = answers.word
     _colorbar(figure, image, answers, of, f"best {word(of)}")
-    axes.set_title(f"{answers.title}: best {word(of)} by {word(x)} and {word(y)}", loc="left")
+    axes.set_title(f"{answers.title}: best {word(of)} by {word(x)} and {word(y)}")
     return figure
 
 
@@ -171,7 +162,7 @@ def curves(answers: Answers, asked: Columns) -> Any:
     others = [n for n in answers.space.varied if n != along]
     good = qualifying(answers.results).select(list(dict.fromkeys([*others, along, x, y]))).collect()
     spread = range(0, answers.front.height, max(1, answers.front.height // 5))
-    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+    figure, axes = plt.subplots()
     for i in dict.fromkeys([*spread, answers.knee]):
         line = good.filter(alike(answers.front.row(i, named=True), others)).sort(along)
         knee = {"color": _KNEE, "lw": 2.4, "label": "knee"}
@@ -182,10 +173,9 @@ def curves(answers: Answers, asked: Columns) -> Any:
             scale("log")
         _ticks(axis, answers, name)
         axis.set_label_text(answers.word(name))
-    axes.grid(visible=True, alpha=0.25)
-    axes.legend(frameon=False)
-    title = f"{answers.title}: {answers.word(y)} along {answers.word(along)}"
-    axes.set_title(title, loc="left")
+    axes.grid(visible=True)
+    axes.legend()
+    axes.set_title(f"{answers.title}: {answers.word(y)} along {answers.word(along)}")
     return figure
 
 
@@ -195,17 +185,14 @@ def sensitivity(answers: Answers, asked: Columns) -> Any:
     found = answers.sensitivities(metrics)
     if not found:
         raise UserError(f"no sensitivity is defined for {', '.join(metrics)}")
-    figure, panels = plt.subplots(
-        1, len(found), figsize=(4 * len(found), 4), layout="constrained", squeeze=False
-    )
+    figure, panels = plt.subplots(1, len(found), figsize=(4 * len(found), 4), squeeze=False)
     for axes, said in zip(panels[0], found, strict=True):
         names = [*map(answers.word, said.indices["axis"]), "axes together"]
         shares = [*said.indices["first_order"], said.interaction]
         axes.barh(names[::-1], shares[::-1], color=_FRONT)
         axes.set_xlim(0, 1)
         axes.xaxis.set_major_formatter(mpl.ticker.PercentFormatter(1.0))
-        axes.set_title(answers.word(said.metric), loc="left", fontsize=10)
-        axes.spines[["top", "right"]].set_visible(False)
+        axes.set_title(answers.word(said.metric), fontsize=10)
     figure.suptitle(f"{answers.title}: share of variance explained", x=0.01, ha="left")
     return figure
 
@@ -214,7 +201,7 @@ def waterfall(answers: Answers, _asked: Columns) -> Any:
     """Draw the numbers of points from the whole space to the front."""
     steps = answers.waterfall()
     labels, counts = zip(*steps, strict=True)
-    figure, axes = plt.subplots(figsize=(8, 0.45 * len(steps) + 1), layout="constrained")
+    figure, axes = plt.subplots(figsize=(8, 0.45 * len(steps) + 1))
     colors = [_INK if label.startswith("−") else _FRONT for label in labels]
     bars = axes.barh(range(len(steps)), counts, color=colors)
     axes.bar_label(bars, [f"{n:,}" for n in counts], fontsize=8, padding=3)
@@ -222,18 +209,12 @@ def waterfall(answers: Answers, _asked: Columns) -> Any:
     axes.invert_yaxis()
     axes.set_xticks([])
     axes.spines[:].set_visible(False)
-    axes.set_title(f"{answers.title}: points from the space to the front", loc="left")
+    axes.set_title(f"{answers.title}: points from the space to the front")
     return figure
 
 
-KINDS: dict[str, Callable[[Answers, Columns], Any]] = {
-    "front": front,
-    "parallel": parallel,
-    "heat": heat,
-    "curves": curves,
-    "sensitivity": sensitivity,
-    "waterfall": waterfall,
-}
+_DRAWN = (front, parallel, heat, curves, sensitivity, waterfall)
+KINDS: dict[str, Callable[[Answers, Columns], Any]] = {draws.__name__: draws for draws in _DRAWN}
 """Drawing functions by name."""
 
 

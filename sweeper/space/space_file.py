@@ -17,6 +17,7 @@ from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError, unknown
 from simulators.core.fields import columns_of
 from sweeper.space.sql import shown
+from sweeper.text import TEXTS
 from sweeper.typed import MistypedError, typed
 
 Sql = str | int | float | bool
@@ -43,20 +44,6 @@ class SpaceConfig:
 KEYS = tuple(SpaceConfig.__dataclass_fields__)
 _AXES = ("axes", "union", "when", "objectives")
 """Keys with mappings from axes, in which axes of grouped options may be nested."""
-_MEANT = {
-    "simulator": "the name of a simulator",
-    "axes": "a mapping from names to values",
-    "zip": "a list of lists of axes that move together, as in [[tp, pp]]",
-    "union": "a list of small grids, as in [{x: 1, y: [4, 8]}]",
-    "derived": "a mapping from names to SQL",
-    "constraints": "a list of SQL conditions",
-    "when": "a mapping from axes to the SQL condition under which they count",
-    "slo": "one SQL condition over the results",
-    "where": "one SQL condition over the results",
-    "objectives": "a mapping from metrics to min or max",
-    "given": "a list of axes that are not chosen, as in [model, qps]",
-    "scenario": "a mapping with `targets:`",
-}
 
 
 def parse_space(
@@ -88,7 +75,9 @@ def parse_space(
         shown = repr(written.get(key))
         shown = shown if len(shown) < 80 else f"{shown[:77]}..."
         place = f"{file}, line {lines[key]}: " if lines and key in lines else place
-        raise UserError(f"{place}`{key}` is {_MEANT.get(key, error)}, not {shown}") from error
+        raise UserError(
+            f"{place}`{key}` is {TEXTS['keys'].get(key, error)}, not {shown}"
+        ) from error
 
 
 def flat(written: Any) -> Any:
