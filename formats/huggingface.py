@@ -1,15 +1,21 @@
 """Read the sizes of a model from a Hugging Face `config.json`: decoders, and families of graphs.
 
-`huggingface.toml` maps the key names of model families, and holds values implied by a family.
+`huggingface.toml` maps the key names of model families, and holds values implied by a family, as
+expressions of the keys. Keys that may change shapes, memory or time are understood or refused.
 Encoders, image models and denoisers are graphs; other configs are decoder-only transformers.
 """
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
+
+from jinja2 import Environment, TemplateError
 
 from simulators.core.errors import UserError
 from simulators.core.folder import read_toml
@@ -18,30 +24,106 @@ Config = dict[str, Any]
 
 KEYS = Path(__file__).with_suffix(".toml")
 
-CLIP_LAYERS = {768: 12, 1024: 23}
-"""Layers of the text encoder by width: CLIP ViT-L/14, and OpenCLIP ViT-H/14 but its
-last (configs of stable-diffusion-v1-5 and stable-diffusion-2)."""
-
-DECODER_WIDTHS = [512, 512, 256, 128]
-"""Sizes of the autoencoder shared by all denoisers."""
+SMALL: tuple[object, ...] = (None, 0, 1, [], {})
+"""Values of unknown keys that add nothing."""
 
 
 def sheet_of_config(path: Path) -> Config:
     """Return the fields of a `LanguageModel` that a `config.json` states or implies.
 
     Raises:
-        UserError: the file is not JSON, or not the configuration of a decoder-only transformer.
+        UserError: the file is not JSON, not the configuration of a decoder-only transformer, or has
+            a key that may change shapes, memory or time, and whose meaning is not modelled.
     """
-    config = _read(path)
-    config = config.get("text_config") or config
-    family, known = str(config.get("model_type", "")), read_toml(KEYS)
+    (config, family), known = decoder_config(path), read_toml(KEYS)
     if family in known["other_models"] or config.get("is_encoder_decoder"):
         raise UserError(f"{path}: '{family}' is not a decoder-only transformer")
-    words = known["words"]
+    _check_keys(config, known, path)
+    words, kinds = known["words"], layer_kinds(config, path)
     sheet = {ours: size for ours, theirs in words.items() if (size := _first_int(config, theirs))}
-    if missing := [f"{n} ({words[n][0]})" for n in known["needed"] if n not in sheet]:
+    mixers = sum(kinds[kind] for kind in ("full", "window", "state"))
+    stated = {*sheet, *(("layers",) if mixers else ())}
+    if missing := [f"{n} ({words[n][0]})" for n in known["needed"] if n not in stated]:
         raise UserError(f"{path}: the config does not state {', '.join(missing)}")
-    return {**sheet, **_implied(config, family, sheet), **_origin(config, path)}
+    has = {trait: family in families for trait, families in known["families"].items()}
+    values = {**config, "kinds": kinds, "mixers": mixers, "has": has}
+    return {**_derived(known, sheet, values, path), **_origin(config, path)}
+
+
+def decoder_config(path: Path) -> tuple[Config, str]:
+    """Return the keys of a config's text model, with defaults of its family, and the family."""
+    whole, known = read_config(path), read_toml(KEYS)
+    text = whole.get("text_config") or whole
+    config = {key: whole[key] for key in known["shared_keys"] if key in whole} | text
+    family = str(config.get("model_type", "")).removesuffix("_text")
+    for key, value in known["defaults"].get(family, {}).items():
+        config[key] = text.get(value) if isinstance(value, str) else config.get(key, value)
+    return config, family
+
+
+def layer_kinds(config: Config, path: Path) -> Counter[str]:
+    """Return the number of layers of each kind that the patterns of a config name.
+
+    Raises:
+        UserError: a pattern names a kind of layer that is not modelled, or too few layers.
+    """
+    found, known = Counter[str](), read_toml(KEYS)
+    layers = _first_int(config, known["words"]["layers"])
+    for key, kinds in known["patterns"].items():
+        value = config.get(key) or ()
+        if isinstance(value, int):
+            named = [kinds["every"][(i + 1) % value > 0] for i in range(layers)]
+        else:
+            symbols = [str(symbol) for symbol in value[: layers or None]]
+            if unknown := [symbol for symbol in symbols if symbol not in kinds]:
+                raise UserError(f"{path}: '{unknown[0]}' of '{key}' is no known kind of layer")
+            if 0 < len(symbols) < layers:
+                raise UserError(f"{path}: '{key}' names {len(symbols)} of {layers} layers")
+            named = [kinds[symbol] for symbol in symbols]
+        found |= Counter(named)
+    return found
+
+
+def _check_keys(config: Config, known: Config, path: Path) -> None:
+    """Raise `UserError` if a key has a meaning that is not modelled, or an unknown one."""
+    for key, meaning in known["refused"].items():
+        if config.get(key):
+            raise UserError(f"{path}: '{key}' is not supported: it means {meaning}")
+    for key, only in known["only"].items():
+        value, wanted = config.get(key), config.get(only) if isinstance(only, str) else only
+        if isinstance(value, int) and value != wanted:
+            raise UserError(f"{path}: '{key}' is {value}; only {wanted} is supported")
+    names = {key for theirs in known["words"].values() for key in theirs}
+    names |= {*known["patterns"], *known["only"], *known["refused"]}
+    names |= {v for table in known["defaults"].values() for v in table.values() if v in config}
+    for key in (key for key in config if key not in names):
+        is_size = not isinstance(config[key], str | bool | float) and config[key] not in SMALL
+        if is_size and not any(fnmatch(key, pattern) for pattern in known["ignored"]["keys"]):
+            raise UserError(f"{path}: '{key}' is unknown; it may change shapes, memory or time")
+
+
+def _derived(known: Mapping[str, Any], sheet: Config, values: Config, path: Path) -> Config:
+    """Return a sheet with the values of expressions.
+
+    Raises:
+        UserError: a key is missing, or a refusal holds.
+    """
+    try:
+        for sentence, holds in known.get("refusals", {}).items():
+            if _expression(holds)(**values, m=sheet):
+                raise UserError(f"{path}: {sentence}")
+        for ours, expression in known["derived"].items():
+            sheet[ours] = _expression(expression)(**values, m=sheet)
+    except (TemplateError, TypeError) as missing:
+        raise UserError(f"{path}: the config does not state a size: {missing}") from missing
+    return sheet
+
+
+@functools.cache
+def _expression(text: str) -> Callable[..., Any]:
+    found = Environment(autoescape=False)  # noqa: S701 - values, not web pages
+    found.filters["contains"] = lambda whole, part: part in whole
+    return found.compile_expression(text)
 
 
 def is_graph_config(path: Path) -> bool:
@@ -50,7 +132,7 @@ def is_graph_config(path: Path) -> bool:
     Raises:
         UserError: the file is not a JSON object.
     """
-    return bool(_graph_family(_read(path)))
+    return bool(_graph_family(read_config(path)))
 
 
 def graph_sheet_of_config(path: Path) -> Config:
@@ -59,18 +141,19 @@ def graph_sheet_of_config(path: Path) -> Config:
     Raises:
         UserError: a size is missing.
     """
-    config = _read(path)
+    config = read_config(path)
     family = _graph_family(config)
-    words = read_toml(KEYS)["graphs"][family]
+    known = read_toml(KEYS)["graphs"][family]
     try:
-        sheet = {ours: _stated(config, theirs) for ours, theirs in words.items() if ours != "kinds"}
-        sheet |= DERIVED[family](config, sheet)
+        sheet = {ours: _stated(config, theirs) for ours, theirs in known["words"].items()}
     except KeyError as missing:
         raise UserError(f"{path}: the config does not state {missing}") from missing
+    sheet = _derived(known, sheet, config, path)
     return {**_origin(config, path), "family": family, **sheet}
 
 
-def _read(path: Path) -> Config:
+def read_config(path: Path) -> Config:
+    """Return the keys of a JSON object in a file, or raise `UserError`."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -83,32 +166,6 @@ def _read(path: Path) -> Config:
 def _origin(config: Config, path: Path) -> dict[str, str]:
     name = str(config.get("_name_or_path") or path.parent.name or path.stem)
     return {"name": name, "source": str(path)}
-
-
-def _implied(config: Config, family: str, sheet: Config) -> Config:
-    """Return the fields that follow from the family or from other fields."""
-    known, hidden, heads = read_toml(KEYS), sheet["hidden"], sheet["heads"]
-    stated = {ours: _first_int(config, theirs) for ours, theirs in known["implied"].items()}
-    has = {trait: family in families for trait, families in known["families"].items()}
-    implied = {
-        "head_dim": stated["head_dim"] or hidden // heads,
-        "kv_heads": stated["kv_heads"] or (1 if config.get("multi_query") else heads),
-        "ffn": stated["ffn"] or 4 * hidden,
-        "gated_ffn": not has["ungated"],
-        "tied_embeddings": bool(config.get("tie_word_embeddings", has["tied_embeddings"])),
-        "norm": "rms_norm" if "rms_norm_eps" in config else "layer_norm",
-        "qk_norm": has["qk_norm"],
-        "whole_qk_norm": has["whole_qk_norm"],
-        "biases": has["biases"],
-        "qkv_biases": has["qkv_biases"] or bool(config.get("attention_bias", False)),
-        "learned_positions": sheet["max_context"] if has["learned_positions"] else 0,
-    }
-    if sheet.get("experts") and "expert_ffn" not in sheet:
-        implied["expert_ffn"] = implied["ffn"]
-    if "kv_lora_rank" in sheet:
-        implied["head_dim"] = sheet.get("qk_nope_head_dim", 0) + sheet.get("qk_rope_head_dim", 0)
-        implied["kv_heads"] = heads
-    return implied
 
 
 def _first_int(config: Config, keys: Sequence[str]) -> int:
@@ -124,50 +181,3 @@ def _graph_family(config: Config) -> str:
     """Return the family of graphs that a config describes; empty for a decoder."""
     kind, known = config.get("model_type") or config.get("_class_name"), read_toml(KEYS)["graphs"]
     return next((family for family, words in known.items() if kind in words["kinds"]), "")
-
-
-def _classes(config: Config, _sheet: Config) -> Config:
-    return {"classes": len(config.get("id2label", ())) or 1000}
-
-
-def _resnet(config: Config, sheet: Config) -> Config:
-    if config.get("layer_type", "bottleneck") != "bottleneck":
-        raise UserError(
-            "resnet configs with basic blocks are not supported; use layer_type bottleneck"
-        )
-    return _classes(config, sheet)
-
-
-def _dit(config: Config, sheet: Config) -> Config:
-    return {
-        "hidden": sheet["heads"] * config["attention_head_dim"],
-        "classes": config.get("num_embeds_ada_norm", 1000),
-        "image": 8 * config["sample_size"],
-        "decoder_widths": DECODER_WIDTHS,
-    }
-
-
-def _unet(config: Config, sheet: Config) -> Config:
-    width = sheet["text_hidden"]
-    if width not in CLIP_LAYERS:
-        known = ", ".join(map(str, CLIP_LAYERS))
-        raise UserError(f"unknown text width {width} of a denoiser; known widths: {known}")
-    return {
-        "attends": ["Attn" in kind for kind in config["down_block_types"]],
-        "text_layers": CLIP_LAYERS[width],
-        "text_heads": width // 64,
-        "text_vocab": 49_408,
-        "text_length": 77,
-        "image": 8 * config["sample_size"],
-        "decoder_widths": DECODER_WIDTHS,
-    }
-
-
-DERIVED: dict[str, Callable[[Config, Config], Config]] = {
-    "encoder": lambda config, _: {"segments": config.get("type_vocab_size", 0)},
-    "vit": _classes,
-    "resnet": _resnet,
-    "diffusion_transformer": _dit,
-    "latent_diffusion": _unet,
-}
-"""Derived sizes by family of graphs."""

@@ -6,7 +6,7 @@ Numbers of parameters are computed from the sizes and agree with the published n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simulators.catalog.sheet import fill, positive
@@ -16,6 +16,9 @@ from simulators.core.folder import MODELS, read_toml, reader
 MXFP4 = "mxfp4"
 """4-bit numbers with one exponent per 32 numbers (OCP Microscaling Formats, 2023)."""
 
+
+CONVOLVED = 4
+"""Tokens seen by the short convolution of a layer with a state."""
 
 STATE_RULES = ("delta", "ssd")
 """State updates: gated delta rule (Yang et al., 2024), Mamba-2 (Dao, Gu, 2024)."""
@@ -48,18 +51,26 @@ class LanguageModel:
     expert_groups: int = 1  # of neighbouring experts
     groups_per_token: int = 1  # groups that contain all experts of a token
     shared_experts: int = 0  # experts of every token
+    shared_ffn: int = 0  # width of all shared experts; 0: that many routed ones
     expert_ffn: int = 0  # width of one expert
+    expert_hidden: int = 0  # inputs of routed experts, projected from and to `hidden`; 0: hidden
     dense_layers: int = 0  # leading layers without experts, in a mixture
+    bare_layers: int = 0  # layers of attention or a state alone, without a feed-forward block
     kv_lora_rank: int = 0  # latent attention: width of the cached latent; 0: keys and values
     q_lora_rank: int = 0  # 0: queries are projected directly
     qk_rope_head_dim: int = 0
     qk_nope_head_dim: int = 0
-    v_head_dim: int = 0
+    v_head_dim: int = 0  # 0: equal to head_dim
     index_heads: int = 0  # of the indexer that selects the keys of sparse latent attention
     index_head_dim: int = 0
     index_top_k: int = 0  # selected keys per query; 0: all keys
-    attention_every: int = 1  # every n-th layer has full attention; other ones a window or a state
+    index_layers: int = 0  # with an own indexer; other layers use the keys of the last; 0: all
+    attention_gate: bool = False  # a gate, projected like the queries, multiplies the output
+    values_are_keys: bool = False  # full attention projects no values (Gemma 4)
+    attention_every: float = 1.0  # layers per layer of full attention; others: window or state
     window: int = 0  # of the other layers, in tokens; 0: these layers keep a state
+    window_kv_heads: int = 0  # 0: equal to kv_heads
+    window_head_dim: int = 0  # 0: equal to head_dim
     state_rule: str = "delta"  # update of a state: gated delta rule, or ssd of Mamba-2
     state_key_heads: int = 0  # key heads of a state layer; groups of Mamba-2
     state_value_heads: int = 0
@@ -86,12 +97,40 @@ class LanguageModel:
     @property
     def state_layers(self) -> int:
         """Layers that keep a state instead of keys and values."""
-        return self.layers - self.layers // self.attention_every if self.has_states else 0
+        return self.layers - self.full_layers if self.has_states else 0
+
+    @property
+    def full_layers(self) -> int:
+        """Layers with attention to all earlier tokens."""
+        return round(self.layers / self.attention_every)
+
+    @property
+    def windowed(self) -> LanguageModel:
+        """A model whose layers all attend with the head sizes of this model's windowed layers."""
+        heads, width = self.window_kv_heads or self.kv_heads, self.window_head_dim or self.head_dim
+        return replace(self, kv_heads=heads, head_dim=width, values_are_keys=False)
+
+    @property
+    def value_dim(self) -> int:
+        """Numbers of a value per head of attention that is not latent."""
+        return self.v_head_dim or self.head_dim
+
+    @property
+    def expert_width(self) -> int:
+        """Numbers of a token that routed experts read and write."""
+        return self.expert_hidden or self.hidden
+
+    @property
+    def shared_width(self) -> int:
+        """Width of the shared experts together."""
+        return self.shared_ffn or self.shared_experts * self.expert_ffn
 
     @property
     def state_parameters(self) -> int:
-        """Weights of a state layer's projections: queries, keys, values, gate and output."""
-        return self.hidden * (2 * self.state_keys + 3 * self.state_values)
+        """Weights of a state layer: queries, keys, values, gate, output, decays, convolution."""
+        decays = self.state_value_heads * (2 if self.state_rule == "delta" else 1)
+        convolution = CONVOLVED * (2 * self.state_keys + self.state_values)
+        return self.hidden * (2 * self.state_keys + 3 * self.state_values + decays) + convolution
 
     @property
     def state_keys(self) -> int:
@@ -106,7 +145,12 @@ class LanguageModel:
     @property
     def expert_layers(self) -> int:
         """Layers whose feed-forward block is a mixture of experts."""
-        return self.layers - self.dense_layers if self.experts else 0
+        return self.layers - self.dense_layers - self.bare_layers if self.experts else 0
+
+    @property
+    def index_share(self) -> float:
+        """Share of layers with an indexer of their own."""
+        return self.index_layers / self.layers if self.index_layers else 1.0
 
     @property
     def parameters(self) -> int:
@@ -133,8 +177,9 @@ class LanguageModel:
             up = self.kv_lora_rank * self.heads * (self.qk_nope_head_dim + self.v_head_dim)
             out = self.heads * self.v_head_dim * h
             return queries + latent + up + out + self.index_parameters
-        qkv = (self.heads + 2 * self.kv_heads) * self.head_dim
-        out = self.heads * self.head_dim
+        values = 0 if self.values_are_keys else self.kv_heads * self.value_dim
+        qkv = (self.heads + self.kv_heads) * self.head_dim + values
+        out = self.heads * self.value_dim * (1 + self.attention_gate)
         biases = (qkv if self.biases or self.qkv_biases else 0) + (self.hidden * self.biases)
         return self.hidden * (qkv + out) + biases + self.qk_norm_parameters
 
@@ -146,10 +191,11 @@ class LanguageModel:
 
     @property
     def index_parameters(self) -> int:
-        """Weights of one layer's indexer: queries, key with its norm, weights of heads."""
+        """Weights of an indexer, by layer: queries, key with its norm, weights of heads."""
         queries = self.q_lora_rank * self.index_heads * self.index_head_dim
         key = (self.hidden + 2) * self.index_head_dim
-        return queries + key + self.hidden * self.index_heads if self.index_top_k else 0
+        weights = queries + key + self.hidden * self.index_heads if self.index_top_k else 0
+        return round(weights * self.index_share)
 
     @property
     def dense_ffn_parameters(self) -> int:
@@ -160,7 +206,12 @@ class LanguageModel:
     @property
     def expert_parameters(self) -> int:
         """Weights of one expert."""
-        return self._matrices * self.hidden * self.expert_ffn
+        return self._matrices * self.expert_width * self.expert_ffn
+
+    @property
+    def shared_parameters(self) -> int:
+        """Weights of the shared experts of one layer."""
+        return self._matrices * self.hidden * self.shared_width
 
     @property
     def norm_parameters(self) -> int:
@@ -172,14 +223,15 @@ class LanguageModel:
         return 3 if self.gated_ffn else 2
 
     def _parameters(self, experts_counted: int) -> int:
-        router = self.hidden * self.experts
-        mixture = router + (experts_counted + self.shared_experts) * self.expert_parameters
-        ffn = self.expert_layers * mixture
-        ffn += (self.layers - self.expert_layers) * self.dense_ffn_parameters
-        norms = (2 * self.layers + 1) * self.norm_parameters
+        router = self.hidden * (self.experts + 2 * self.expert_hidden)
+        mixture = router + experts_counted * self.expert_parameters + self.shared_parameters
+        dense = self.layers - self.bare_layers - self.expert_layers
+        ffn = self.expert_layers * mixture + dense * self.dense_ffn_parameters
+        norms = (2 * self.layers - self.bare_layers + 1) * self.norm_parameters
         tables = self.vocab * (1 if self.tied_embeddings else 2) + self.learned_positions
-        attention = (self.layers - self.state_layers) * self.attention_parameters
-        attention += self.state_layers * self.state_parameters
+        attention = self.full_layers * self.attention_parameters
+        others = self.state_parameters if self.has_states else self.windowed.attention_parameters
+        attention += (self.layers - self.full_layers) * others
         return attention + ffn + norms + tables * self.hidden
 
 
@@ -206,36 +258,31 @@ def _model(path: Path) -> LanguageModel:
     return _checked(path, fill(LanguageModel, sheet, path, "model"))
 
 
-def _checked(path: Path, model: LanguageModel) -> LanguageModel:
+def _checked(path: Path, m: LanguageModel) -> LanguageModel:
     for size in ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab", "max_context"):
-        positive(getattr(model, size), path, size)
-    if model.heads % model.kv_heads:
-        raise UserError(
-            f"{path}: {model.heads} heads cannot share {model.kv_heads} kv_heads evenly"
-        )
-    if model.experts and not 0 < model.top_k <= model.experts:
-        raise UserError(f"{path}: top_k is {model.top_k}; it must be within 1..{model.experts}")
-    groups, chosen = model.expert_groups, model.groups_per_token
-    if not 0 < chosen <= groups or model.experts % groups:
-        raise UserError(
-            f"{path}: expert_groups is {groups} and groups_per_token {chosen}; groups divide the "
-            "experts, and a token chooses some of them"
-        )
-    if model.experts and model.expert_ffn < 1:
-        raise UserError(f"{path}: a mixture of experts also needs expert_ffn")
-    if model.index_top_k and not (model.q_lora_rank and model.index_heads and model.index_head_dim):
-        raise UserError(f"{path}: an indexer needs q_lora_rank, index_heads and index_head_dim")
-    if model.attention_every < 1:
-        raise UserError(f"{path}: attention_every is {model.attention_every}; at least 1")
-    if model.has_states and not model.state_value_heads:
-        raise UserError(f"{path}: layers that keep a state need state_value_heads, or a window")
-    if model.state_rule not in STATE_RULES:
-        known = " or ".join(STATE_RULES)
-        raise UserError(f"{path}: state_rule is '{model.state_rule}'; it must be {known}")
-    if model.published_experts not in ("", MXFP4):
-        raise UserError(
-            f"{path}: published_experts is '{model.published_experts}', and not {MXFP4}"
-        )
-    if model.norm not in ("rms_norm", "layer_norm"):
-        raise UserError(f"{path}: norm is '{model.norm}'; it must be rms_norm or layer_norm")
-    return model
+        positive(getattr(m, size), path, size)
+    groups, chosen, local = m.expert_groups, m.groups_per_token, m.windowed.kv_heads
+    rules = {
+        f"{m.heads} heads cannot share {m.kv_heads} kv_heads evenly": m.heads % m.kv_heads,
+        f"{m.heads} heads cannot share {local} window_kv_heads evenly": m.heads % local,
+        f"top_k is {m.top_k}; it must be within 1..{m.experts}": m.experts
+        and not 0 < m.top_k <= m.experts,
+        f"expert_groups is {groups} and groups_per_token {chosen}; groups divide the experts, and "
+        "a token chooses some of them": not 0 < chosen <= groups or m.experts % groups,
+        "a mixture of experts also needs expert_ffn": m.experts and m.expert_ffn < 1,
+        "an indexer needs q_lora_rank, index_heads and index_head_dim": m.index_top_k
+        and not (m.q_lora_rank and m.index_heads and m.index_head_dim),
+        f"attention_every is {m.attention_every:g}; at least 1": m.attention_every < 1,
+        "layers that keep a state need state_value_heads, or a window": m.has_states
+        and not m.state_value_heads,
+        f"state_rule is '{m.state_rule}'; it must be {' or '.join(STATE_RULES)}": m.state_rule
+        not in STATE_RULES,
+        f"published_experts is '{m.published_experts}', and not {MXFP4}": m.published_experts
+        not in ("", MXFP4),
+        f"norm is '{m.norm}'; it must be rms_norm or layer_norm": m.norm
+        not in ("rms_norm", "layer_norm"),
+        f"bare_layers is {m.bare_layers}, of {m.layers} layers": m.bare_layers >= m.layers,
+    }
+    if broken := [sentence for sentence, is_broken in rules.items() if is_broken]:
+        raise UserError(f"{path}: {broken[0]}")
+    return m

@@ -125,6 +125,7 @@ OF_LAYERS = (*(f"{name}_s" for name in PARTS[:-1]), *(f"{name}_j" for name in CO
 
 NO_LAYERS = Stage(dense_layers=0, expert_layers=0, has_embedding=False, has_head=False)
 DENSE, EXPERTS = replace(NO_LAYERS, dense_layers=1), replace(NO_LAYERS, expert_layers=1)
+BARE = replace(NO_LAYERS, bare_layers=1)
 EMBEDDING, HEAD = replace(NO_LAYERS, has_embedding=True), replace(NO_LAYERS, has_head=True)
 
 LAUNCHED = "eager_tp"
@@ -386,6 +387,7 @@ class Layers:
         counts = {
             DENSE: part.dense_layers,
             EXPERTS: part.expert_layers,
+            BARE: part.bare_layers,
             EMBEDDING: int(part.has_embedding),
             HEAD: int(part.has_head),
         }
@@ -416,8 +418,8 @@ class Layers:
 def layers_of(replica: Replica, step: Step) -> Layers:
     """Return one layer of each kind and each end, priced; ignores `replica.layout.pp`."""
     model = replica.model
-    kinds = [EMBEDDING, HEAD]
-    kinds += [DENSE] if model.expert_layers < model.layers else []
+    kinds = [EMBEDDING, HEAD, *((BARE,) if model.bare_layers else ())]
+    kinds += [DENSE] if model.expert_layers + model.bare_layers < model.layers else []
     kinds += [EXPERTS] if model.expert_layers else []
     only = (*COMPUTED, "collective")
     return Layers(replica, step, {one: part_iteration(replica, step, one, only) for one in kinds})

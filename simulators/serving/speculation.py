@@ -297,9 +297,9 @@ def _drafting_model(point: ServingPoint, target: LanguageModel) -> LanguageModel
     if config.method == MEDUSA:  # no layers: output projections and square layers
         outputs = config.num_draft_tokens * (target.vocab + target.hidden)
         name = f"{target.name} heads"
-        return replace(target, name=name, layers=0, dense_layers=0, vocab=outputs)
+        return replace(target, name=name, layers=0, dense_layers=0, bare_layers=0, vocab=outputs)
     if config.method == MTP:  # like the last layer
-        return replace(target, name=f"{target.name} mtp", layers=1, dense_layers=0)
+        return replace(target, name=f"{target.name} mtp", layers=1, dense_layers=0, bare_layers=0)
     if config.method == EAGLE3:
         return replace(dense_layer(target), vocab=min(target.vocab, MOST_OUTPUTS))
     return dense_layer(target) if config.method == EAGLE else None
@@ -307,6 +307,6 @@ def _drafting_model(point: ServingPoint, target: LanguageModel) -> LanguageModel
 
 def dense_layer(model: LanguageModel) -> LanguageModel:
     """Return a model of one layer without experts."""
-    head = replace(model, name=f"{model.name} head", layers=1)
+    head = replace(model, name=f"{model.name} head", layers=1, bare_layers=0)
     ffn = model.ffn or 4 * model.hidden
     return replace(head, dense_layers=1, ffn=ffn) if model.experts else head

@@ -192,6 +192,8 @@ def check_job(job: Job) -> None:
             "experts_do_not_divide_ranks", f"ep {job.ep} x expert_tp {job.expert_tp}, tp {job.tp}"
         )
     check_layout(job.model, job.layout)
+    if job.model.bare_layers:
+        raise Infeasible("layers_without_feed_forward", f"{job.model.name} has such layers")
     if job.sequence % job.cp:
         raise Infeasible("cp_does_not_divide_sequence", f"cp {job.cp}, {job.sequence} tokens")
     for dtype in ("bf16", job.dtype, "fp8" if job.attention == FLASH_FP8 else "bf16"):

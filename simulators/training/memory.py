@@ -73,7 +73,7 @@ def parameters(job: Job, plans: Plans) -> Parameters:
     model, layout = job.model, job.layout
     ffn = model.dense_ffn_parameters / job.tp
     dense_layer = model.attention_parameters / job.tp + 2 * model.norm_parameters
-    shared = model.shared_experts * model.expert_parameters / job.tp
+    shared = model.shared_parameters / job.tp
     routed = model.experts * model.expert_parameters / (job.ep * job.expert_tp)
     router = model.hidden * model.experts
     table = model.vocab * model.hidden / job.tp + model.learned_positions * model.hidden
@@ -115,7 +115,7 @@ def layer_activation_bytes(job: Job, plans: Plans) -> Floats:
         )
     wide = 3.0 if model.gated_ffn else 2.0
     if model.experts:
-        activated = model.expert_ffn * (model.top_k + model.shared_experts) / job.tp
+        activated = (model.expert_ffn * model.top_k + model.shared_width) / job.tp
         ffn = wide * activated + 2.0 * model.top_k * model.hidden / job.tp
     else:
         activated = model.ffn / job.tp

@@ -13,7 +13,7 @@ from simulators.core.checks import Check
 from simulators.core.contract import Describes, load_simulator
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.fields import columns_of, option_groups
-from simulators.core.folder import FOLDERS, SIMULATORS
+from simulators.core.folder import FOLDERS, SIMULATORS, reader
 from sweeper import engines, samplers
 from sweeper.commands.design import show
 from sweeper.commands.flags import parse
@@ -79,6 +79,9 @@ def main(words: list[str]) -> int:
     if chosen.key:
         return show(chosen.name, chosen.key, chosen.outputs, chosen.records)
     name, found = chosen.name, False
+    if name.endswith(".json") and Path(name).is_file():
+        print(reader("checkpoint", "described")(Path(name)))
+        return 0
     if name in spaces():
         _space(name)
         found = True

@@ -102,17 +102,17 @@ def decoder_graph(model: LanguageModel, load: Load) -> Graph:
     """Return the graph of a batch of sequences, with logits of every token.
 
     Raises:
-        UserError: the model has layers with a recurrent state, or an indexer.
+        UserError: the model has a part that is not drawn, such as a recurrent state.
 
     >>> from simulators.catalog.model import load_model
     >>> gpt2 = load_model("gpt2")
     >>> decoder_graph(gpt2, Load(batch=1, length=8)).parameters == gpt2.parameters
     True
     """
-    if model.has_states:
-        raise UserError(f"model '{model.name}' has layers with a state, whose graph is not drawn")
-    if model.index_top_k:
-        raise UserError(f"model '{model.name}' has an indexer of keys, whose graph is not drawn")
+    is_drawn = not (model.has_states or model.index_top_k or model.attention_gate)
+    if not is_drawn or model.expert_hidden or model.windowed != model:
+        words = "a state, an indexer, a gate of attention, latent experts or heads of two sizes"
+        raise UserError(f"model '{model.name}' has {words}, whose graph is not drawn")
     g, batch, length = Sketch(model.name), load.batch, load.length or model.max_context
     x = g.embedding(g.input((batch, length), "ids"), (model.vocab, model.hidden), name="tokens")
     if model.learned_positions:
@@ -187,7 +187,7 @@ def _mixture(g: Sketch, model: LanguageModel, x: int) -> int:
     weighted = g.mul(down, g.part(probabilities, (rows, 1)))
     out = g.node("scatter", (x, weighted), (batch, length, hidden), name="combine")
     if model.shared_experts:
-        width = model.shared_experts * model.expert_ffn
+        width = model.shared_width
         kind = "silu" if model.gated_ffn else "gelu"
         shared = feed_forward(g, x, width, kind=kind, gated=model.gated_ffn, bias=False)
         out = g.add(out, shared)

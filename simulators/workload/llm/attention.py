@@ -36,14 +36,15 @@ KEY_BYTES, SCALE_BYTES, SCORE_BYTES = BYTES["fp8"], BYTES["fp32"], BYTES["fp32"]
 
 
 def index_bytes_per_token(model: LanguageModel) -> float:
-    """Return the bytes of a token's indexer key in one layer; 0 without an indexer."""
-    return model.index_head_dim * KEY_BYTES + SCALE_BYTES if model.index_top_k else 0.0
+    """Return the bytes of a token's indexer key, by layer; 0 without an indexer."""
+    key = model.index_head_dim * KEY_BYTES + SCALE_BYTES if model.index_top_k else 0.0
+    return key * model.index_share
 
 
 def index_projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     """Return the operators that compute the indexer's queries, keys and head weights."""
-    model, layers, key = shard.model, shard.part.layers, shard.model.index_head_dim
-    queries = model.index_heads * key
+    model, key = shard.model, shard.model.index_head_dim
+    queries, layers = model.index_heads * key, shard.part.layers * model.index_share
     return (
         shard.linear("index_query", tokens, queries, model.q_lora_rank, layers),
         shard.wide("index_key", tokens, key, model.hidden, layers),
@@ -60,9 +61,10 @@ def index_choice(phase: str, shard: Shard, queries: Column, pairs: Column) -> tu
     Decodes read each key for one query; the queries of a prompt share its keys, and the kernel sums
     over heads. Writes of the chosen keys are not counted.
     """
-    model, how, layers = shard.model, shard.how, shard.part.layers
+    model, how = shard.model, shard.how
+    layers = shard.part.layers * model.index_share
     if phase == "decode":
-        read = index_bytes_per_token(model)
+        read = model.index_head_dim * KEY_BYTES + SCALE_BYTES
         scores: Compute = shard.pointwise("index_scores", pairs, layers, read, SCORE_BYTES, "fp8")
     else:
         scores = Gemm(
@@ -203,7 +205,8 @@ def _attentions(phase: str, shard: Shard, step: Step) -> tuple[Compute, ...]:
         return (whole,)
     if model.has_states:
         return (whole, *_states(phase, shard, rest, step))
-    local = _attention(phase, shard, rest, _seen_through(step, float(model.window)))
+    sizes = replace(shard, model=model.windowed)
+    local = _attention(phase, sizes, rest, _seen_through(step, float(model.window)))
     hidden = step.decode_kv_tokens if phase == "decode" else 0.0
     name = f"{phase}_window_attention"
     local = replace(local, name=name, window=float(model.window), context_tokens=hidden)
@@ -259,7 +262,7 @@ def _attention(phase: str, shard: Shard, layers: float, step: Step) -> Attention
         **_sums(phase, step),
         heads=shard.heads,
         kv_heads=float(kv_heads_per_gpu(shard.model, shard.layout)),
-        head_dim=float(shard.model.head_dim),
+        head_dim=(shard.model.head_dim + shard.model.value_dim) / 2.0,
         dtype=shard.how.activations,
         kv_dtype=shard.kv_dtype,
         repeat=layers,

@@ -12,15 +12,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulators.catalog.model import MXFP4, LanguageModel
+from simulators.catalog.model import CONVOLVED, MXFP4, LanguageModel
 from simulators.workload.llm.attention import index_bytes_per_token
 from simulators.workload.llm.parallelism import (
     Parallelism,
     Stage,
     attending_layers,
+    attentions,
     kv_heads_per_gpu,
     stage_of,
 )
+from simulators.workload.llm.step import Shard
 from simulators.workload.operators import Column
 from simulators.workload.precision import (
     BYTES,
@@ -108,15 +110,53 @@ def kv_bytes_per_token(
     >>> kv_bytes_per_token(load_model("llama2_70b"), Parallelism(), "fp16")
     327680.0
     """
-    stages = [stage_of(model, layout, stage) for stage in range(layout.pp)]
     wide = model.window >= WIDE_WINDOW or (whole_windows and model.window > 0)
-    layers = max(part.layers if wide else attending_layers(model, part) for part in stages)
-    if model.is_latent:
-        numbers = model.kv_lora_rank + model.qk_rope_head_dim
-    else:
-        numbers = 2 * kv_heads_per_gpu(model, layout) * model.head_dim
-    token_bytes = numbers * number_bytes(kv_dtype) + index_bytes_per_token(model)
-    return layers * token_bytes / layout.attention_dp
+    stages = [stage_of(model, layout, stage) for stage in range(layout.pp)]
+    shards = (Shard(model, layout, part, "", kv_dtype) for part in stages)
+    return max(_cached_bytes(one, 1.0, float(wide)) for one in shards) / layout.attention_dp
+
+
+def _cached_bytes(shard: Shard, tokens: float, in_window: float) -> float:
+    """Return the bytes of `tokens` in a stage's full layers, and of `in_window` in its windows."""
+    model, full = shard.model, attending_layers(shard.model, shard.part)
+    local = 0.0 if model.has_states else shard.part.layers - full
+    found = 0.0
+    for cached, sizes in ((full * tokens, model), (local * in_window, model.windowed)):
+        numbers = kv_heads_per_gpu(sizes, shard.layout) * (sizes.head_dim + sizes.value_dim)
+        if model.is_latent:
+            numbers = model.kv_lora_rank + model.qk_rope_head_dim
+        found += cached * (numbers * number_bytes(shard.kv_dtype) + index_bytes_per_token(model))
+    return found
+
+
+def sequence_bytes(
+    model: LanguageModel, layout: Parallelism, kv_dtype: str, context: float
+) -> float:
+    """Return the bytes that a sequence of `context` tokens keeps on one GPU, if pp is 1.
+
+    Keys, values and indexer keys of every layer, of a window at most its tokens, and states.
+
+    >>> from simulators.catalog.model import load_model
+    >>> sequence_bytes(load_model("gpt_oss_20b"), Parallelism(), "bf16", 1024.0) / 2**20
+    27.0
+    """
+    shard = Shard(model, layout, stage_of(model, layout, 0), "", kv_dtype)
+    in_window = min(context, float(model.window))
+    return _cached_bytes(shard, context, in_window) + state_bytes(model, layout)
+
+
+def state_bytes(model: LanguageModel, layout: Parallelism) -> float:
+    """Return the bytes of one sequence's states on a GPU; 0 without such layers.
+
+    A layer keeps a matrix per value head in fp32 and the last inputs of its convolution in bf16.
+
+    >>> from simulators.catalog.model import load_model
+    >>> state_bytes(load_model("qwen3_next_80b"), Parallelism()) / 2**20
+    73.6875
+    """
+    matrix = model.state_values * model.state_head_dim * BYTES["fp32"]
+    inputs = (CONVOLVED - 1) * (2 * model.state_keys + model.state_values) * BYTES["bf16"]
+    return model.state_layers * (matrix + inputs) / layout.tp
 
 
 def activation_bytes(
@@ -154,26 +194,29 @@ def _routed_bytes(model: LanguageModel, layout: Parallelism, dtype: str, tokens:
     if not model.experts:
         return 0.0
     ranks, read_bytes = layout.attention_dp, precision(dtype).activation_bytes
-    gathered = model.hidden * (read_bytes + BYTES["bf16"]) if ranks > 1 else 0.0
+    gathered = model.expert_width * (read_bytes + BYTES["bf16"]) if ranks > 1 else 0.0
     at_once = np.maximum(tokens, np.minimum(ranks * tokens, MOST_AT_ONCE))
     ffn = model.expert_ffn * layout.ep / layout.width
-    written = max((2 if model.gated_ffn else 1) * ffn, model.hidden) * BYTES["bf16"]
-    chosen = model.top_k * (max(ffn, model.hidden) * read_bytes + written)
+    written = max((2 if model.gated_ffn else 1) * ffn, model.expert_width) * BYTES["bf16"]
+    chosen = model.top_k * (max(ffn, model.expert_width) * read_bytes + written)
     return ranks * tokens * gathered + at_once * chosen
 
 
 def _linear(model: LanguageModel, layout: Parallelism, part: Stage) -> float:
     """Return the number of a stage's weights that tensor parallelism splits, with KV copies."""
-    attention = model.attention_parameters - _copied_attention(model)
-    if not model.is_latent:
-        copies = kv_heads_per_gpu(model, layout) * layout.tp - model.kv_heads
-        bias = model.biases or model.qkv_biases
-        attention += 2 * copies * model.head_dim * (model.hidden + bias)
-    shared = model.shared_experts * model.expert_parameters
-    dense = model.dense_ffn_parameters - model.biases * model.hidden
+    numbers: float = part.dense_layers * (model.dense_ffn_parameters - model.biases * model.hidden)
+    numbers += part.expert_layers * model.shared_parameters
     states = part.layers - attending_layers(model, part) if model.has_states else 0
-    projections = (part.layers - states) * attention + states * model.state_parameters
-    return projections + part.dense_layers * dense + part.expert_layers * shared
+    numbers += states * model.state_parameters
+    for layers, sizes in attentions(model, part):
+        attention = sizes.attention_parameters - _copied_attention(sizes)
+        if not model.is_latent:
+            copies = kv_heads_per_gpu(sizes, layout) * layout.tp - sizes.kv_heads
+            bias = model.biases or model.qkv_biases
+            width = sizes.head_dim + sizes.value_dim * (not sizes.values_are_keys)
+            attention += copies * width * (model.hidden + bias)
+        numbers += layers * attention
+    return numbers
 
 
 def _tables(model: LanguageModel, part: Stage, layout: Parallelism) -> float:
@@ -195,11 +238,14 @@ def _copied_attention(model: LanguageModel) -> int:
 def _copied_bytes(model: LanguageModel, part: Stage, how: Precision) -> float:
     """Return the replicated bytes of a stage: norms, routers, positions, latent projections."""
     down = model.kv_lora_rank + model.qk_rope_head_dim + model.q_lora_rank
-    queries = model.q_lora_rank * model.index_heads * model.index_head_dim
+    queries = model.q_lora_rank * model.index_heads * model.index_head_dim * model.index_share
     matrices = part.layers * (model.hidden * down + queries) if model.is_latent else 0
-    rest = part.layers * (_copied_attention(model) + 2 * model.norm_parameters) - matrices
+    norms = (2 * part.layers - part.bare_layers) * model.norm_parameters
+    attention = sum(layers * _copied_attention(m) for layers, m in attentions(model, part))
+    rest = attention + norms - matrices
     rest += part.dense_layers * model.biases * model.hidden
     rest += part.expert_layers * model.hidden * model.experts
     rest += part.has_head * model.norm_parameters
     rest += part.has_embedding * model.learned_positions * model.hidden
+    matrices += part.expert_layers * 2 * model.hidden * model.expert_hidden
     return matrices * how.weight_bytes + rest * how.activation_bytes

@@ -198,11 +198,12 @@ class Stage:
     expert_layers: int
     has_embedding: bool
     has_head: bool
+    bare_layers: int = 0  # without a feed-forward block
 
     @property
     def layers(self) -> int:
-        """Layers of either kind."""
-        return self.dense_layers + self.expert_layers
+        """Layers of every kind."""
+        return self.dense_layers + self.expert_layers + self.bare_layers
 
 
 def stage_of(model: LanguageModel, layout: Parallelism, stage: int) -> Stage:
@@ -216,10 +217,13 @@ def stage_of(model: LanguageModel, layout: Parallelism, stage: int) -> Stage:
     first = stage * each + min(stage, extra)
     last = first + each + (stage < extra)
     dense_until = model.dense_layers if model.experts else model.layers
-    dense = max(0, min(last, dense_until) - first)
+    layers = max(1, model.layers)  # a model may consist of heads alone
+    bare = last * model.bare_layers // layers - first * model.bare_layers // layers
+    dense = max(0, min(last, dense_until) - first - bare)
     return Stage(
         dense_layers=dense,
-        expert_layers=last - first - dense,
+        expert_layers=last - first - dense - bare,
+        bare_layers=bare,
         has_embedding=stage == 0,
         has_head=stage == layout.pp - 1,
     )
@@ -234,6 +238,14 @@ def attending_layers(model: LanguageModel, part: Stage) -> float:
     18.0
     """
     return part.layers / model.attention_every if model.attention_every > 1 else part.layers
+
+
+def attentions(model: LanguageModel, part: Stage) -> tuple[tuple[float, LanguageModel], ...]:
+    """Return the number of a stage's layers with attention, by the sizes of their heads."""
+    full = attending_layers(model, part)
+    if model.has_states or not (model.window_kv_heads or model.window_head_dim):
+        return ((full if model.has_states else part.layers, model),)
+    return (full, model), (part.layers - full, model.windowed)
 
 
 def kv_heads_per_gpu(model: LanguageModel, layout: Parallelism) -> int:
@@ -335,15 +347,14 @@ def _split_sizes(
     known = {n: b for n, b in BLOCKS.items() if not (model.fp8_channels and n == "fp8_block")}
     if block := known.get(how.weights):
         both = math.lcm(block.outputs, block.inputs)
-        head = model.v_head_dim if model.is_latent else model.head_dim
-        yield "heads x head_dim", model.heads * head, layout.tp, both
+        yield "heads x head_dim", model.heads * model.value_dim, layout.tp, both
         if not model.is_latent:
             ranks = min(layout.tp, model.kv_heads)
-            yield "kv_heads x head_dim", model.kv_heads * head, ranks, block.outputs
+            yield "kv_heads x head_dim", model.kv_heads * model.head_dim, ranks, block.outputs
         if not model.experts or model.dense_layers:
             yield "ffn", model.quantised_ffn or model.ffn, layout.tp, both
         if model.shared_experts:
-            yield "shared expert_ffn", model.shared_experts * model.expert_ffn, layout.tp, both
+            yield "shared expert_ffn", model.shared_width, layout.tp, both
     block = known.get(how.expert_weights or how.weights)
     if block and block.of_experts and model.experts:
         both = math.lcm(block.outputs, block.inputs)

@@ -28,6 +28,7 @@ which is counted with the LM head.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
@@ -38,6 +39,7 @@ from simulators.workload.llm.parallelism import (
     GATHERED,
     Parallelism,
     attending_layers,
+    attentions,
     kv_heads_per_gpu,
     skewed_share,
     stage_of,
@@ -149,7 +151,7 @@ def feed_forward(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
         return dense
     mixture = _mixture(shard, tokens)
     if model.shared_experts:
-        width = model.shared_experts * model.expert_ffn / layout.tp
+        width = model.shared_width / layout.tp
         mixture += _block("shared_expert", shard, width, tokens, part.expert_layers)
     return (dense if part.dense_layers else ()) + mixture
 
@@ -168,7 +170,7 @@ def _block(
 
 def _mixture(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     model, layout = shard.model, shard.layout
-    repeat, hidden = shard.part.expert_layers, model.hidden
+    repeat, hidden, latent = shard.part.expert_layers, model.expert_width, model.expert_hidden
     width, up = model.expert_ffn / layout.expert_tp, 2 if model.gated_ffn else 1
     everywhere = tokens * layout.attention_dp
     everywhere = everywhere * busiest_share(model, layout.ep, everywhere)
@@ -182,12 +184,20 @@ def _mixture(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     )
     routed = everywhere * model.top_k / layout.ep  # rows of the busiest GPU's experts
     return (
-        shard.wide("router", tokens, model.experts, hidden, repeat),
+        shard.wide("router", tokens, model.experts, model.hidden, repeat),
+        *(
+            (shard.linear("experts_latent_down", tokens, latent, model.hidden, repeat),)
+            * (latent > 0)
+        ),
         shard.pointwise("gather_by_expert", routed * hidden, repeat),
         _experts("experts_up", shard, everywhere, up * width, hidden),
         shard.pointwise("experts_activation", routed * width, repeat, float(up)),
         _experts("experts_down", shard, everywhere, hidden, width),
         shard.pointwise("weighted_sum", tokens * hidden, repeat, float(model.top_k)),
+        *(
+            (shard.linear("experts_latent_up", tokens, model.hidden, latent, repeat),)
+            * (latent > 0)
+        ),
     )
 
 
@@ -273,7 +283,7 @@ def forward(
 
 def token_operators(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     """Return the operators that depend only on the number of tokens."""
-    hidden, width = shard.model.hidden, shard.how.activations
+    hidden, width, part = shard.model.hidden, shard.how.activations, shard.part
     embedding = Embedding(name="embedding", rows=tokens, cols=hidden, dtype=width)
     return (
         *((embedding,) if shard.part.has_embedding else ()),
@@ -281,8 +291,11 @@ def token_operators(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
         *feed_forward(shard, tokens),
         # The residual sums, each fused with the norm after it: two tensors in, two out.
         *(
-            shard.pointwise(name, tokens * shard.model.hidden, shard.part.layers, 2.0, 2.0)
-            for name in ("attention_norm", "ffn_norm")
+            shard.pointwise(name, tokens * hidden, layers, 2.0, 2.0)
+            for name, layers in (
+                ("attention_norm", part.layers),
+                ("ffn_norm", part.layers - part.bare_layers),
+            )
         ),
     )
 
@@ -308,7 +321,8 @@ def collectives(shard: Shard, tokens: Column) -> tuple[Collective, ...]:
         messages += _expert_exchange(shard, tokens)
     if layout.tp > 1:
         # The embedding is split by vocabulary.
-        sums = 2 * part.layers + part.has_embedding - apart * part.expert_layers
+        sums = 2 * part.layers - part.bare_layers + part.has_embedding
+        sums -= apart * part.expert_layers
         messages.append(_collective("tensor_parallel_sum", "all_reduce", size, layout.tp, sums))
     if layout.tp > 1 and shard.model.whole_qk_norm:
         squares = tokens * SQUARES_BYTES
@@ -335,7 +349,8 @@ def _expert_exchange(shard: Shard, tokens: Column) -> list[Collective]:
     narrow = BYTES[how.expert_compute or how.compute]
     if layout.routing.backend != GATHERED:
         return _sent_to_experts(shard, tokens, narrow)
-    numbers, layers = tokens * layout.attention_dp * shard.model.hidden, shard.part.expert_layers
+    numbers, layers = tokens * layout.attention_dp, shard.part.expert_layers
+    numbers = numbers * shard.model.expert_width
     given, summed = numbers * narrow, numbers * how.activation_bytes
     return [
         _collective("experts_dispatch", "all_gather", given, layout.width, layers),
@@ -351,7 +366,7 @@ def _sent_to_experts(shard: Shard, tokens: Column, narrow: float) -> list[Collec
         ExpertExchange(
             name=f"experts_{name}",
             kind=layout.routing.backend,
-            size_bytes=mine * model.hidden * width,
+            size_bytes=mine * model.expert_width * width,
             ranks=layout.width,
             repeat=shard.part.expert_layers,
             tokens=mine,
@@ -363,7 +378,7 @@ def _sent_to_experts(shard: Shard, tokens: Column, narrow: float) -> list[Collec
         for name, width in (("dispatch", scaled), ("combine", wide))
     ]
     if layout.tp > 1:
-        size, layers = tokens * model.hidden * wide, shard.part.expert_layers
+        size, layers = tokens * model.expert_width * wide, shard.part.expert_layers
         messages.append(_collective("experts_gather", "all_gather", size, layout.tp, layers))
     return messages
 
@@ -381,20 +396,30 @@ def _projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     model, part = shard.model, shard.part
     if model.is_latent:
         return _latent_projections(shard, tokens)
-    heads, kv_heads = shard.heads, kv_heads_per_gpu(model, shard.layout)
-    layers = attending_layers(model, part) if model.has_states else part.layers
-    qkv = (heads + 2 * kv_heads) * model.head_dim
-    rotated = 0.0 if model.learned_positions else heads * model.head_dim
-    cached = 2 * kv_heads * model.head_dim
+    found: list[Compute] = []
+    for layers, sizes in attentions(model, part):
+        found += _head_projections(replace(shard, model=sizes), tokens, layers)
+    states = part.layers - attending_layers(model, part) if model.has_states else 0.0
+    return (*found, *_state_projections(shard, tokens, states))
+
+
+def _head_projections(shard: Shard, tokens: Column, layers: float) -> tuple[Compute, ...]:
+    """Return the linear layers around attention of layers with equal heads."""
+    model, heads, kv_heads = shard.model, shard.heads, kv_heads_per_gpu(shard.model, shard.layout)
+    queries, out = heads * model.head_dim, heads * model.value_dim
+    gate, values = out * model.attention_gate, kv_heads * model.value_dim
+    cached = kv_heads * model.head_dim + values
+    rotated = 0.0 if model.learned_positions else queries
+    qkv = queries + gate + cached - values * model.values_are_keys
     return (
         shard.linear("qkv_proj", tokens, qkv, model.hidden, layers),
         *_query_key_norm(shard, tokens, heads + kv_heads, layers),
         shard.pointwise(
             "rotary_cache_write" if rotated else "cache_write", tokens * (rotated + cached), layers
         ),
-        *_quantised("attention", shard, tokens, heads * model.head_dim, layers),
-        shard.linear("o_proj", tokens, model.hidden, heads * model.head_dim, layers),
-        *_state_projections(shard, tokens, part.layers - layers),
+        *((shard.pointwise("attention_gate", tokens * gate, layers, 2.0),) if gate else ()),
+        *_quantised("attention", shard, tokens, out, layers),
+        shard.linear("o_proj", tokens, model.hidden, out, layers),
     )
 
 

@@ -1,0 +1,1 @@
+"""Readers of formats of other tools."""

@@ -1,0 +1,358 @@
+"""Hugging Face configs of every layer type: parameters, cache and states worked out by hand.
+
+The configs are small and invented. Products of small numbers are written as the layers hold them.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from formats.checkpoint import described
+from simulators.catalog.model import LanguageModel, load_model
+from simulators.core.errors import UserError
+from simulators.workload.llm.memory import (
+    kv_bytes_per_token,
+    sequence_bytes,
+    stage_weights,
+    state_bytes,
+)
+from simulators.workload.llm.parallelism import Parallelism, attentions, stage_of
+from simulators.workload.llm.step import decode_step
+from simulators.workload.llm.transformer import forward
+from simulators.workload.operators import Gemm
+
+ONE, KIB = Parallelism(), 1024
+CONTEXTS = (1 * KIB, 32 * KIB, 256 * KIB)
+
+SHARED: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "hidden_size": 64,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 96,
+    "vocab_size": 1000,
+    "max_position_embeddings": 300_000,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+}
+TABLES = 2 * 1000 * 64 + 64  # embedding, LM head, and the last norm
+NORMS = 4 * 2 * 64
+QKVO = 64 * (8 + 2 + 2 + 8) * 16  # projections of one layer with grouped queries
+FFN = 3 * 64 * 96
+
+WINDOWED = SHARED | {
+    "model_type": "gpt_oss",
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "sliding_window": 128,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+}
+BIASES = 64 + (8 + 2 + 2) * 16  # of one layer's attention; those of experts are not counted
+CHUNKED = SHARED | {
+    "model_type": "llama4_text",
+    "num_hidden_layers": 8,
+    "attention_chunk_size": 8192,
+    "interleave_moe_layer_step": 2,
+    "intermediate_size": 32,
+    "intermediate_size_mlp": 96,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 1,
+}
+EXPERT_32 = 3 * 64 * 32
+GATED_DELTA = SHARED | {
+    "model_type": "qwen3_5_text",
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+    "attn_output_gate": True,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_conv_kernel_dim": 4,
+}
+DELTA = (
+    64 * (16 + 16 + 32 + 32 + 32) + 64 * 8 + 4 * (16 + 16 + 32)
+)  # q, k, v, gate, out; b, a; conv
+MAMBA = SHARED | {
+    "model_type": "nemotron_h",
+    "num_hidden_layers": 7,
+    "hybrid_override_pattern": "MEM*EME",
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 16,
+    "n_groups": 2,
+    "ssm_state_size": 32,
+    "conv_kernel": 4,
+    "n_routed_experts": 16,
+    "num_experts_per_tok": 4,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 24,
+    "moe_shared_expert_intermediate_size": 48,
+    "moe_latent_size": 20,
+}
+SSD = 64 * (128 + 128 + 64 + 64 + 8) + 128 * 64 + 4 * (128 + 64 + 64)  # z, x, B, C, dt; out; conv
+LATENT_MIXTURE = 64 * 16 + 2 * 64 * 20 + 16 * 2 * 20 * 24 + 2 * 64 * 48  # router, latent, experts
+TWO_SIZES = SHARED | {
+    "model_type": "gemma4_text",
+    "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
+    "sliding_window": 1024,
+    "global_head_dim": 32,
+    "num_global_key_value_heads": 1,
+    "attention_k_eq_v": True,
+    "tie_word_embeddings": True,
+}
+VALUES = SHARED | {
+    "model_type": "mimo_v2_flash",
+    "hybrid_layer_pattern": [0, 1, 1, 1],
+    "moe_layer_freq": [0, 1, 1, 1],
+    "sliding_window": 128,
+    "v_head_dim": 8,
+    "swa_num_key_value_heads": 4,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+}
+LATENT = SHARED | {
+    "model_type": "glm_moe_dsa",
+    "num_key_value_heads": 8,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 16,
+    "index_n_heads": 2,
+    "index_head_dim": 16,
+    "index_topk": 64,
+    "indexer_types": ["full", "shared", "full", "shared"],
+}
+MLA = 64 * 24 + 24 + 24 * 8 * 16 + 64 * 36 + 32 + 32 * 8 * (12 + 16) + 8 * 16 * 64
+INDEXER = 24 * 2 * 16 + (64 + 2) * 16 + 64 * 2
+
+# config, parameters, those without unused experts, bytes of one token in layers without a window,
+# of one token in layers with a window, the window, and bytes of states
+BY_HAND = {
+    "plain": (SHARED | {"model_type": "llama"}, TABLES + NORMS + 4 * (QKVO + FFN), 0, 512, 0, 0, 0),
+    "windows": (
+        WINDOWED,
+        TABLES + NORMS + 4 * (QKVO + BIASES + 64 * 8 + 8 * FFN),
+        4 * 6 * FFN,
+        2 * 128,
+        2 * 128,
+        128,
+        0,
+    ),
+    "chunks": (
+        CHUNKED,
+        TABLES + 2 * NORMS + 8 * QKVO + 4 * FFN + 4 * (64 * 4 + 5 * EXPERT_32),
+        4 * 3 * EXPERT_32,
+        2 * 128,
+        6 * 128,
+        8192,
+        0,
+    ),
+    "gated delta": (
+        GATED_DELTA,
+        TABLES + NORMS + QKVO + 64 * 128 + 2 * 16 + 3 * DELTA + 4 * FFN,
+        0,
+        128,
+        0,
+        0,
+        3 * (4 * 8 * 8 * 4 + 3 * (16 + 16 + 32) * 2),
+    ),
+    "Mamba-2": (
+        MAMBA,
+        TABLES + 7 * 64 + QKVO + 3 * SSD + 3 * LATENT_MIXTURE,
+        3 * 12 * 2 * 20 * 24,
+        128,
+        0,
+        0,
+        3 * (8 * 16 * 32 * 4 + 3 * (128 + 64 + 64) * 2),
+    ),
+    "two head sizes": (
+        TWO_SIZES,
+        1000 * 64 + 64 + NORMS + 3 * (QKVO + 32) + 64 * (8 + 1 + 8) * 32 + 64 + 4 * FFN,
+        0,
+        2 * 32 * 2,
+        3 * 128,
+        1024,
+        0,
+    ),
+    "narrow values": (
+        VALUES,
+        TABLES
+        + NORMS
+        + 64 * (8 * 16 + 2 * (16 + 8) + 8 * 8)
+        + 3 * 64 * (8 * 16 + 4 * (16 + 8) + 8 * 8)
+        + FFN
+        + 3 * (64 * 8 + 8 * EXPERT_32),
+        3 * 6 * EXPERT_32,
+        2 * (16 + 8) * 2,
+        3 * 4 * (16 + 8) * 2,
+        128,
+        0,
+    ),
+    "shared indexers": (
+        LATENT,
+        TABLES + NORMS + 4 * MLA + 2 * INDEXER + 4 * FFN,
+        0,
+        4 * 36 * 2 + 2 * (16 + 4),
+        0,
+        0,
+        0,
+    ),
+}
+
+
+def _model(folder: Path, config: dict[str, Any]) -> LanguageModel:
+    return load_model(str(_written(folder, config)))
+
+
+def _written(folder: Path, config: dict[str, Any]) -> Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps(config))
+    return path
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_parameters_and_cache_equal_the_hand_calculation(tmp_path: Path, name: str) -> None:
+    config, parameters, unused, full, windowed, window, states = BY_HAND[name]
+    model = _model(tmp_path, config)
+    assert model.parameters == parameters
+    assert model.active_parameters == parameters - unused
+    assert state_bytes(model, ONE) == states
+    assert kv_bytes_per_token(model, ONE, "bf16", whole_windows=True) == full + windowed
+    for context in CONTEXTS:
+        by_hand = context * full + min(context, window) * windowed + states
+        assert sequence_bytes(model, ONE, "bf16", float(context)) == by_hand
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_stages_hold_all_weights_of_a_config(tmp_path: Path, name: str) -> None:
+    model = _model(tmp_path, BY_HAND[name][0])
+    for pp in (1, 2):
+        shares = [stage_weights(model, Parallelism(pp=pp), "bf16", stage) for stage in range(pp)]
+        held = sum(share.total for share in shares)
+        tied = 2 * model.vocab * model.hidden * (pp - 1) * model.tied_embeddings  # on both ends
+        assert held == pytest.approx(2 * model.parameters + tied)
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_products_of_a_step_read_every_weight_around_attention(tmp_path: Path, name: str) -> None:
+    model = _model(tmp_path, BY_HAND[name][0])
+    operators = forward(model, ONE, decode_step(1.0, 64.0), "bf16", "bf16")
+    read = {"qkv_proj": 0.0, "o_proj": 0.0, "state_in_proj": 0.0, "state_out_proj": 0.0}
+    for one in operators:
+        if isinstance(one, Gemm) and one.name in read:
+            read[one.name] += one.n * one.k * one.repeat
+    if not model.is_latent:
+        kinds = attentions(model, stage_of(model, ONE, 0))
+        small = sum(n * (m.qk_norm_parameters + model.biases * BIASES) for n, m in kinds)
+        weights = sum(n * m.attention_parameters for n, m in kinds) - small
+        assert read["qkv_proj"] + read["o_proj"] == pytest.approx(weights)
+    projections = model.hidden * (2 * model.state_keys + 3 * model.state_values)
+    states = model.state_layers * projections
+    assert read["state_in_proj"] + read["state_out_proj"] == pytest.approx(states)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("compress_ratios", [4, 128, 4, 128]),
+        ("linear_attn_config", {"kda_layers": [1, 2, 3]}),
+        ("sparse_attention_config", {"sparse_topk_blocks": 16}),
+        ("block_configs", [{}] * 4),
+        ("num_kv_shared_layers", 2),
+        ("hidden_size_per_layer_input", 8),
+        ("cross_attention_layers", [1]),
+        ("mlp_bias", True),
+        ("index_topk_pattern", "FSFS"),
+        ("conv_kernel", 8),
+        ("swa_num_attention_heads", 4),
+        ("sliding_window", 128),
+        ("layer_types", ["full_attention", "spiral_attention"] * 2),
+        ("layer_types", ["full_attention"]),
+        ("hybrid_override_pattern", "MQ*-"),
+        ("num_memory_layers", 12),
+    ],
+)
+def test_key_that_is_not_modelled_is_refused_by_name(
+    tmp_path: Path, key: str, value: object
+) -> None:
+    with pytest.raises(UserError, match=key):
+        _model(tmp_path, SHARED | {"model_type": "llama", key: value})
+
+
+def test_layers_without_any_full_attention_are_refused(tmp_path: Path) -> None:
+    config = WINDOWED | {"layer_types": ["sliding_attention"] * 4}
+    with pytest.raises(UserError, match="without full attention"):
+        _model(tmp_path, config)
+
+
+def test_window_that_holds_every_request_is_no_window(tmp_path: Path) -> None:
+    config = SHARED | {"model_type": "mistral", "sliding_window": 300_000}
+    assert _model(tmp_path, config).window == 0
+
+
+def test_text_part_of_a_vision_model_is_read(tmp_path: Path) -> None:
+    text = {k: v for k, v in SHARED.items() if k != "tie_word_embeddings"}
+    config = {
+        "model_type": "qwen3_vl",
+        "tie_word_embeddings": True,
+        "text_config": {**text, "model_type": "qwen3_vl_text"},
+        "vision_config": {"depth": 27},
+    }
+    model = _model(tmp_path, config)
+    assert model.tied_embeddings
+    assert model.qk_norm
+
+
+QUANTIZED = {
+    "bf16": {},
+    "fp8_block": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+    "fp8": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]},
+    "fp4": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head", "mtp.layers.0*"]},
+    "int4": {"format": "pack-quantized", "quant_method": "compressed-tensors"},
+}
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_weights_are_shown_in_the_precision_of_the_checkpoint(tmp_path: Path, name: str) -> None:
+    config = SHARED | {"model_type": "llama", "quantization_config": QUANTIZED[name]}
+    shown = described(_written(tmp_path, config))
+    assert "model config" in shown
+    assert f"attention {name} " in shown
+    assert f"dense {name} " in shown
+    assert "other bf16" in shown
+
+
+def test_modules_that_a_checkpoint_keeps_are_shown_in_16_bits(tmp_path: Path) -> None:
+    kept = [f"model.layers.{n}.self_attn*" for n in range(4)]
+    quantized = {"quant_algo": "NVFP4", "exclude_modules": [*kept, "model.layers.0.mlp*"]}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": quantized}))
+    shown = described(_written(tmp_path, SHARED | {"model_type": "llama"}))
+    assert "attention bf16" in shown
+    assert "output bf16" in shown
+    assert "dense fp4" in shown
+    assert "dense bf16" in shown
+
+
+def test_mixed_checkpoint_is_shown_by_its_list_of_layers(tmp_path: Path) -> None:
+    layers = {
+        "model.layers.0.self_attn.q_proj": {"quant_algo": "FP8"},
+        "model.layers.0.mlp.down_proj": {"quant_algo": "W4A16_NVFP4"},
+    }
+    quantized = {"quant_algo": "MIXED_PRECISION", "quant_method": "modelopt"}
+    config = SHARED | {"quantization_config": quantized | {"quantized_layers": layers}}
+    shown = described(_written(tmp_path, config | {"model_type": "llama"}))
+    assert "attention fp8" in shown
+    assert "output bf16" in shown
+    assert "dense fp4" in shown
+
+
+def test_unknown_quantization_is_refused_by_name(tmp_path: Path) -> None:
+    config = SHARED | {"model_type": "llama", "quantization_config": {"quant_method": "sixbit"}}
+    with pytest.raises(UserError, match="sixbit"):
+        described(_written(tmp_path, config))
