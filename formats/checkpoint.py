@@ -42,7 +42,7 @@ def _weights(model: LanguageModel, path: Path) -> Iterator[tuple[str, str, float
     """Yield group, precision and bytes of the weights in the checkpoint."""
     kinds = attentions(model, stage_of(model, ONE, 0))
     attention = sum(layers * sizes.attention_parameters for layers, sizes in kinds)
-    output = sum(layers * sizes.heads * sizes.value_dim for layers, sizes in kinds) * model.hidden
+    output = sum(layers * sizes.output_parameters for layers, sizes in kinds)
     attending, experts = model.layers - model.state_layers, model.expert_layers
     dense = model.layers - model.bare_layers - experts
     groups = {

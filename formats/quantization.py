@@ -49,10 +49,11 @@ def precisions_of(
 
     method = quant.get("format") or quant.get("quant_method") or BF16
     algorithm = quant.get("quant_algo") or method
-    usual = stored(method if algorithm == "MIXED_PRECISION" else algorithm)
+    mixed = algorithm == "MIXED_PRECISION"  # all layers of another precision are listed
+    usual = stored(method if mixed else algorithm)
     names = (quant.get(key) or () for key in known["kept_modules"])
     split = (re.match(MODULE, name) for some in names for name in some)
-    kept = [(int(m[1]) if m[1] else ALL, m[2]) for m in split if m]
+    kept = [(int(m[1]) if m[1] else ALL, m[2]) for m in split if m and not mixed]
     mixture = layers["dense"] if layers["experts"] else 0  # leading layers without experts
     end = config.get("num_hidden_layers", 1 << 16)
     found = {}

@@ -17,6 +17,8 @@ MXFP4 = "mxfp4"
 """4-bit numbers with one exponent per 32 numbers (OCP Microscaling Formats, 2023)."""
 
 
+OVERLAPPED = 4
+"""Compression ratio of DeepSeek-V4 whose windows overlap, and whose keys an indexer selects."""
 CONVOLVED = 4
 """Tokens seen by the short convolution of a layer with a state."""
 
@@ -64,6 +66,10 @@ class LanguageModel:
     index_heads: int = 0  # of the indexer that selects the keys of sparse latent attention
     index_head_dim: int = 0
     index_top_k: int = 0  # selected keys per query; 0: all keys
+    compress_ratios: tuple[int, ...] = ()  # by layer: tokens per compressed key, beside a window
+    output_rank: int = 0  # of the output projection of each group of heads; 0: one projection
+    output_groups: int = 1
+    residual_streams: int = 1  # mixed around every block (hyper-connections)
     index_layers: int = 0  # with an own indexer; other layers use the keys of the last; 0: all
     attention_gate: bool = False  # a gate, projected like the queries, multiplies the output
     values_are_keys: bool = False  # full attention projects no values (Gemma 4)
@@ -175,13 +181,28 @@ class LanguageModel:
             queries = h * rank + rank + rank * self.heads * head if rank else h * self.heads * head
             latent = h * (self.kv_lora_rank + self.qk_rope_head_dim) + self.kv_lora_rank
             up = self.kv_lora_rank * self.heads * (self.qk_nope_head_dim + self.v_head_dim)
-            out = self.heads * self.v_head_dim * h
-            return queries + latent + up + out + self.index_parameters
+            if self.compress_ratios:  # the norm is over the whole key
+                up = self.qk_rope_head_dim + self.compressor_parameters
+            return queries + latent + up + self.output_parameters + self.index_parameters
         values = 0 if self.values_are_keys else self.kv_heads * self.value_dim
         qkv = (self.heads + self.kv_heads) * self.head_dim + values
-        out = self.heads * self.value_dim * (1 + self.attention_gate)
+        gate = self.heads * self.value_dim * self.attention_gate
         biases = (qkv if self.biases or self.qkv_biases else 0) + (self.hidden * self.biases)
-        return self.hidden * (qkv + out) + biases + self.qk_norm_parameters
+        projections = self.hidden * (qkv + gate) + self.output_parameters
+        return projections + biases + self.qk_norm_parameters
+
+    @property
+    def output_parameters(self) -> int:
+        """Weights of one layer's output projection, or of its two of low rank."""
+        groups = self.output_groups * self.output_rank * self.hidden
+        return self.heads * self.value_dim * (self.output_rank or self.hidden) + groups
+
+    @property
+    def compressor_parameters(self) -> int:
+        """Weights of compressors, by layer: values, gates, positions (twice if overlapped)."""
+        ratios = ((n, 2 if n == OVERLAPPED else 1) for n in self.compress_ratios if n)
+        rows = sum(twice * (2 * self.hidden + ratio) + 1 for ratio, twice in ratios)
+        return round(rows * self.head_dim / self.layers)
 
     @property
     def qk_norm_parameters(self) -> int:
@@ -193,7 +214,8 @@ class LanguageModel:
     def index_parameters(self) -> int:
         """Weights of an indexer, by layer: queries, key with its norm, weights of heads."""
         queries = self.q_lora_rank * self.index_heads * self.index_head_dim
-        key = (self.hidden + 2) * self.index_head_dim
+        rows = 4 * (self.hidden + 2) + 1 if self.compress_ratios else self.hidden + 2
+        key = rows * self.index_head_dim
         weights = queries + key + self.hidden * self.index_heads if self.index_top_k else 0
         return round(weights * self.index_share)
 
@@ -219,6 +241,12 @@ class LanguageModel:
         return self.hidden * (2 if self.norm == "layer_norm" else 1)
 
     @property
+    def mixing_parameters(self) -> int:
+        """Weights that mix the residual streams around one block."""
+        streams = self.residual_streams
+        return (2 + streams) * streams**2 * self.hidden * (streams > 1)
+
+    @property
     def _matrices(self) -> int:
         return 3 if self.gated_ffn else 2
 
@@ -227,7 +255,8 @@ class LanguageModel:
         mixture = router + experts_counted * self.expert_parameters + self.shared_parameters
         dense = self.layers - self.bare_layers - self.expert_layers
         ffn = self.expert_layers * mixture + dense * self.dense_ffn_parameters
-        norms = (2 * self.layers - self.bare_layers + 1) * self.norm_parameters
+        blocks = 2 * self.layers - self.bare_layers
+        norms = (blocks + 1) * self.norm_parameters + blocks * self.mixing_parameters
         tables = self.vocab * (1 if self.tied_embeddings else 2) + self.learned_positions
         attention = self.full_layers * self.attention_parameters
         others = self.state_parameters if self.has_states else self.windowed.attention_parameters

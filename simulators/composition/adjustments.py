@@ -151,7 +151,11 @@ def whole_lists(operators: Sequence[Compute], model: LanguageModel) -> tuple[Com
             pairs=one.query_tokens * top_k,
             kv_tokens=one.query_tokens * top_k,
         )
-        if top_k and isinstance(one, Attention) and one.latent and one.phase == "decode"
+        if top_k
+        and not model.compress_ratios
+        and isinstance(one, Attention)
+        and one.latent
+        and one.phase == "decode"
         else one
         for one in operators
     )
@@ -160,12 +164,8 @@ def whole_lists(operators: Sequence[Compute], model: LanguageModel) -> tuple[Com
 CLOCKS_CALIBRATION = Path(__file__).parent / "calibration" / "clocks.toml"
 OTHER = "other"
 SOURCES = {
-    "ampere": "a100_sxm",
-    "ampere_ga10x": "a100_sxm",
-    "ada": "h100_sxm",
-    "hopper": "h100_sxm",
-    "blackwell": "h100_sxm",
-    "blackwell_rtx": "h100_sxm",
+    **dict.fromkeys(("ampere", "ampere_ga10x"), "a100_sxm"),
+    **dict.fromkeys(("ada", "hopper", "blackwell", "blackwell_rtx"), "h100_sxm"),
 }
 """Measured GPU of the nearest process node, by architecture: TSMC's 7 nm for Samsung's 8 nm; TSMC's
 4N, of which Blackwell's 4NP is a variant. Older architectures and other vendors have no entry."""

@@ -23,7 +23,7 @@ from simulators.workload.llm.memory import (
 from simulators.workload.llm.parallelism import Parallelism, attentions, stage_of
 from simulators.workload.llm.step import decode_step
 from simulators.workload.llm.transformer import forward
-from simulators.workload.operators import Gemm
+from simulators.workload.operators import Attention, Gemm
 
 ONE, KIB = Parallelism(), 1024
 CONTEXTS = (1 * KIB, 32 * KIB, 256 * KIB)
@@ -130,6 +130,29 @@ LATENT = SHARED | {
 }
 MLA = 64 * 24 + 24 + 24 * 8 * 16 + 64 * 36 + 32 + 32 * 8 * (12 + 16) + 8 * 16 * 64
 INDEXER = 24 * 2 * 16 + (64 + 2) * 16 + 64 * 2
+COMPRESSED = {key: value for key, value in SHARED.items() if key != "intermediate_size"} | {
+    "model_type": "deepseek_v4",
+    "num_key_value_heads": 1,
+    "compress_ratios": [0, 4, 128, 4],
+    "sliding_window": 128,
+    "q_lora_rank": 24,
+    "qk_rope_head_dim": 4,
+    "o_groups": 2,
+    "o_lora_rank": 12,
+    "hc_mult": 2,
+    "index_n_heads": 2,
+    "index_head_dim": 16,
+    "index_topk": 64,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 32,
+}
+COMPRESSED_QKVO = 64 * 24 + 24 + 24 * 128 + 64 * 16 + 16 + 128 * 12 + 2 * 12 * 64
+BY_FOUR = 2 * (2 * 64 + 4) * 16 + 16  # two overlapping windows: values and gates, positions; norm
+BY_128 = (2 * 64 + 128) * 16 + 16
+COMPRESSED_INDEXER = 24 * 2 * 16 + BY_FOUR + 64 * 2
+STREAMS = 4 * 2 * (2 * 2 + 2 * 2) * 2 * 64  # before, after and between two streams, per block
 
 # config, parameters, those without unused experts, bytes of one token in layers without a window,
 # of one token in layers with a window, the window, and bytes of states
@@ -194,6 +217,21 @@ BY_HAND = {
         128,
         0,
     ),
+    "compressed keys": (
+        COMPRESSED,
+        TABLES
+        + NORMS
+        + STREAMS
+        + 4 * COMPRESSED_QKVO
+        + 2 * (BY_FOUR + COMPRESSED_INDEXER)
+        + BY_128
+        + 4 * (64 * 8 + 9 * EXPERT_32),
+        4 * 6 * EXPERT_32,
+        (2 / 4 + 1 / 128) * 16 * 2 + 2 * (16 + 4) / 4,
+        4 * 16 * 2,
+        128,
+        0,
+    ),
     "shared indexers": (
         LATENT,
         TABLES + NORMS + 4 * MLA + 2 * INDEXER + 4 * FFN,
@@ -223,7 +261,8 @@ def test_parameters_and_cache_equal_the_hand_calculation(tmp_path: Path, name: s
     assert model.parameters == parameters
     assert model.active_parameters == parameters - unused
     assert state_bytes(model, ONE) == states
-    assert kv_bytes_per_token(model, ONE, "bf16", whole_windows=True) == full + windowed
+    whole = 0 if "compress_ratios" in config else windowed  # its windows are never kept whole
+    assert kv_bytes_per_token(model, ONE, "bf16", whole_windows=True) == full + whole
     for context in CONTEXTS:
         by_hand = context * full + min(context, window) * windowed + states
         assert sequence_bytes(model, ONE, "bf16", float(context)) == by_hand
@@ -257,10 +296,34 @@ def test_products_of_a_step_read_every_weight_around_attention(tmp_path: Path, n
     assert read["state_in_proj"] + read["state_out_proj"] == pytest.approx(states)
 
 
+def test_compressed_layers_attend_to_the_window_and_to_chosen_keys(tmp_path: Path) -> None:
+    model = _model(tmp_path, COMPRESSED)
+    operators = forward(model, ONE, decode_step(1.0, 4096.0), "bf16", "bf16")
+    seen = {
+        one.name: (one.kv_tokens, one.repeat) for one in operators if isinstance(one, Attention)
+    }
+    assert seen["decode_attention"] == (128.0, 1.0)  # the window alone
+    assert seen["decode_attention_4"] == (128.0 + 64.0, 2.0)  # and the indexer's choice
+    assert seen["decode_attention_128"] == (128.0 + 4096.0 / 128.0, 1.0)
+
+
+def test_compressed_layers_multiply_by_every_weight(tmp_path: Path) -> None:
+    model = _model(tmp_path, COMPRESSED)
+    operators = forward(model, ONE, decode_step(1.0, 4096.0), "bf16", "bf16")
+    products = ("latent_down", "q_up", "compressor", "o_down", "o_proj", "index_query")
+    names = (*products, "index_key", "index_weights")
+    read = sum(
+        one.n * one.k * one.batch * one.repeat
+        for one in operators
+        if isinstance(one, Gemm) and one.name in names
+    )
+    assert read == pytest.approx(4 * model.attention_parameters, rel=0.01)  # without norms
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("compress_ratios", [4, 128, 4, 128]),
+        ("compress_ratios", [4, 8, 4, 8]),
         ("linear_attn_config", {"kda_layers": [1, 2, 3]}),
         ("sparse_attention_config", {"sparse_topk_blocks": 16}),
         ("block_configs", [{}] * 4),

@@ -14,12 +14,13 @@ and attends as a decode does. Traffic is counted in bytes, as numbers of fp8.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from simulators.catalog.model import LanguageModel
+from simulators.catalog.model import OVERLAPPED, LanguageModel
 from simulators.workload.llm.parallelism import attending_layers, kv_heads_per_gpu
 from simulators.workload.llm.step import PREFILL_SUMS, Shard, Step
 from simulators.workload.operators import (
@@ -32,6 +33,7 @@ from simulators.workload.operators import (
 )
 from simulators.workload.precision import BYTES
 
+KEY_SUMS = ("prefill_pairs", "prefill_kv_tokens", "decode_kv_tokens")
 KEY_BYTES, SCALE_BYTES, SCORE_BYTES = BYTES["fp8"], BYTES["fp32"], BYTES["fp32"]
 
 
@@ -44,10 +46,11 @@ def index_bytes_per_token(model: LanguageModel) -> float:
 def index_projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     """Return the operators that compute the indexer's queries, keys and head weights."""
     model, key = shard.model, shard.model.index_head_dim
+    compressed = bool(model.compress_ratios)  # two overlapping windows of values and gates
     queries, layers = model.index_heads * key, shard.part.layers * model.index_share
     return (
         shard.linear("index_query", tokens, queries, model.q_lora_rank, layers),
-        shard.wide("index_key", tokens, key, model.hidden, layers),
+        shard.wide("index_key", tokens, 4 * key if compressed else key, model.hidden, layers),
         shard.wide("index_weights", tokens, model.index_heads, model.hidden, layers),
         shard.norm("index_norm", tokens, key, layers, "layer_norm"),
         shard.pointwise("index_rotary_rotation", tokens * (queries + key), layers),
@@ -85,6 +88,8 @@ def prefill_operators(shard: Shard, step: Step, *, chooses: bool = False) -> tup
     """
     if not shard.model.is_latent:
         return _attentions("prefill", shard, step)
+    if shard.model.compress_ratios:
+        return _compressed("prefill", shard, step)
     if shard.model.index_top_k:
         return _indexed_prefill(shard, step, chooses)
     return _expanded_prefill(shard, step)
@@ -95,6 +100,8 @@ def decode_operators(shard: Shard, step: Step) -> tuple[Compute, ...]:
     top_k = shard.model.index_top_k
     if not shard.model.is_latent:
         return _attentions("decode", shard, step)
+    if shard.model.compress_ratios:
+        return _compressed("decode", shard, step)
     if not top_k:
         return _latent_decode(shard, step)
     chosen = np.minimum(step.decode_kv_tokens, step.decodes * top_k)
@@ -102,6 +109,29 @@ def decode_operators(shard: Shard, step: Step) -> tuple[Compute, ...]:
         *index_choice("decode", shard, step.decodes, step.decode_kv_tokens),
         *_latent_decode(shard, replace(step, decode_kv_tokens=chosen)),
     )
+
+
+def _compressed(phase: str, shard: Shard, step: Step) -> tuple[Compute, ...]:
+    """Return attention to a window and to compressed keys, one layer type after the other.
+
+    DeepSeek-V4 (2026): a key of each `ratio` tokens serves as value, too; of overlapping ratios an
+    indexer selects the `index_top_k` best.
+    """
+    model, found = shard.model, list[Compute]()
+    for ratio, count in sorted(Counter(model.compress_ratios).items()):
+        near, far = _seen_through(step, float(model.window)), step
+        scale = 1.0 / ratio if ratio else 0.0
+        far = replace(step, **{name: getattr(step, name) * scale for name in KEY_SUMS})
+        if ratio == OVERLAPPED:
+            sums = _sums(phase, far)
+            found += index_choice(phase, shard, sums["query_tokens"], sums["pairs"])
+            far = _seen_through(far, float(model.index_top_k))
+        both = {name: getattr(near, name) + getattr(far, name) for name in KEY_SUMS}
+        layers = shard.part.layers * count / len(model.compress_ratios)
+        attention = _attention(phase, shard, layers, replace(step, **both))
+        name = f"{phase}_attention_{ratio}" if ratio else attention.name
+        found.append(replace(attention, name=name, kv_heads=0.5, latent=True))
+    return tuple(found)
 
 
 def mixed_operators(shard: Shard, step: Step) -> tuple[Compute, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulators.catalog.model import CONVOLVED, MXFP4, LanguageModel
+from simulators.catalog.model import CONVOLVED, MXFP4, OVERLAPPED, LanguageModel
 from simulators.workload.llm.attention import index_bytes_per_token
 from simulators.workload.llm.parallelism import (
     Parallelism,
@@ -104,13 +104,14 @@ def kv_bytes_per_token(
 
     Under attention data parallelism one group of ranks holds a token; groups are assumed to hold
     equally many tokens. Layers with a sliding window count if whole requests fit into the window,
-    or with `whole_windows`: the engine keeps keys beyond the window.
+    or with `whole_windows`: the engine keeps keys beyond the window. Compressed keys count always.
 
     >>> from simulators.catalog.model import load_model
     >>> kv_bytes_per_token(load_model("llama2_70b"), Parallelism(), "fp16")
     327680.0
     """
-    wide = model.window >= WIDE_WINDOW or (whole_windows and model.window > 0)
+    whole = whole_windows and model.window > 0 and not model.compress_ratios
+    wide = model.window >= WIDE_WINDOW or whole
     stages = [stage_of(model, layout, stage) for stage in range(layout.pp)]
     shards = (Shard(model, layout, part, "", kv_dtype) for part in stages)
     return max(_cached_bytes(one, 1.0, float(wide)) for one in shards) / layout.attention_dp
@@ -121,6 +122,11 @@ def _cached_bytes(shard: Shard, tokens: float, in_window: float) -> float:
     model, full = shard.model, attending_layers(shard.model, shard.part)
     local = 0.0 if model.has_states else shard.part.layers - full
     found = 0.0
+    if model.compress_ratios:
+        number = (model.kv_lora_rank + model.qk_rope_head_dim) * number_bytes(shard.kv_dtype)
+        keys = sum(1.0 / ratio for ratio in model.compress_ratios if ratio) / model.layers
+        indexed = index_bytes_per_token(model) / OVERLAPPED
+        return shard.part.layers * (in_window * number + tokens * (keys * number + indexed))
     for cached, sizes in ((full * tokens, model), (local * in_window, model.windowed)):
         numbers = kv_heads_per_gpu(sizes, shard.layout) * (sizes.head_dim + sizes.value_dim)
         if model.is_latent:
@@ -231,7 +237,7 @@ def _copied_attention(model: LanguageModel) -> int:
     if model.is_latent:
         down = model.kv_lora_rank + model.qk_rope_head_dim + model.q_lora_rank
         norms = model.kv_lora_rank + model.q_lora_rank
-        return model.hidden * down + norms + model.index_parameters
+        return model.hidden * down + norms + model.index_parameters + model.compressor_parameters
     return model.qk_norm_parameters + model.hidden * model.biases
 
 
@@ -240,7 +246,8 @@ def _copied_bytes(model: LanguageModel, part: Stage, how: Precision) -> float:
     down = model.kv_lora_rank + model.qk_rope_head_dim + model.q_lora_rank
     queries = model.q_lora_rank * model.index_heads * model.index_head_dim * model.index_share
     matrices = part.layers * (model.hidden * down + queries) if model.is_latent else 0
-    norms = (2 * part.layers - part.bare_layers) * model.norm_parameters
+    around = model.norm_parameters + model.mixing_parameters
+    norms = (2 * part.layers - part.bare_layers) * around
     attention = sum(layers * _copied_attention(m) for layers, m in attentions(model, part))
     rest = attention + norms - matrices
     rest += part.dense_layers * model.biases * model.hidden

@@ -284,20 +284,29 @@ def forward(
 def token_operators(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     """Return the operators that depend only on the number of tokens."""
     hidden, width, part = shard.model.hidden, shard.how.activations, shard.part
+    streams = shard.model.residual_streams
     embedding = Embedding(name="embedding", rows=tokens, cols=hidden, dtype=width)
     return (
         *((embedding,) if shard.part.has_embedding else ()),
         *_projections(shard, tokens),
         *feed_forward(shard, tokens),
+        *((_mixing(shard, tokens),) if streams > 1 else ()),
         # The residual sums, each fused with the norm after it: two tensors in, two out.
         *(
-            shard.pointwise(name, tokens * hidden, layers, 2.0, 2.0)
+            shard.pointwise(name, tokens * hidden, layers, 1.0 + streams, 1.0 + streams)
             for name, layers in (
                 ("attention_norm", part.layers),
                 ("ffn_norm", part.layers - part.bare_layers),
             )
         ),
     )
+
+
+def _mixing(shard: Shard, tokens: Column) -> Gemm:
+    """Return the product that weighs the residual streams around every block."""
+    streams, hidden = shard.model.residual_streams, shard.model.hidden
+    weights, layers = (2 + streams) * streams, 2 * shard.part.layers - shard.part.bare_layers
+    return shard.wide("stream_mixing", tokens, weights, streams * hidden, layers)
 
 
 def head_operators(shard: Shard, rows: Column) -> tuple[Compute, ...]:
@@ -451,7 +460,8 @@ def _latent_projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     model, heads, layers = shard.model, shard.heads, shard.part.layers
     queries = heads * (model.qk_nope_head_dim + model.qk_rope_head_dim)
     latent = model.kv_lora_rank + model.qk_rope_head_dim
-    rank = model.q_lora_rank
+    rank, out = model.q_lora_rank, model.output_groups * model.output_rank / shard.layout.tp
+    compressors = model.compressor_parameters / model.hidden
     return (
         shard.linear("latent_down", tokens, rank + latent, model.hidden, layers),
         shard.norm("latent_norms", tokens, rank + model.kv_lora_rank, layers),
@@ -460,9 +470,22 @@ def _latent_projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
             "rotary_cache_write", tokens * (heads * model.qk_rope_head_dim + latent), layers
         ),
         *(index_projections(shard, tokens) if model.index_top_k else ()),
+        *(
+            (shard.wide("compressor", tokens, compressors, model.hidden, layers),)
+            * bool(compressors)
+        ),
         *_quantised("attention", shard, tokens, heads * model.v_head_dim, layers),
-        shard.linear("o_proj", tokens, model.hidden, heads * model.v_head_dim, layers),
+        *((_grouped_output(shard, tokens),) if out else ()),
+        shard.linear("o_proj", tokens, model.hidden, out or heads * model.v_head_dim, layers),
     )
+
+
+def _grouped_output(shard: Shard, tokens: Column) -> Gemm:
+    """Return the product of each group of heads with its own matrix of low rank."""
+    model, groups = shard.model, shard.model.output_groups
+    k = model.heads * model.v_head_dim / groups
+    down = shard.linear("o_down", tokens, model.output_rank, k, shard.part.layers)
+    return replace(down, batch=groups / shard.layout.tp)
 
 
 def _quantised(
