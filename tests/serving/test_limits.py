@@ -99,6 +99,7 @@ def test_compiled_kernels_read_limits_as_integers() -> None:
         at.NUM_LOOKAHEAD_TOKENS: 2,
         at.SLOTS_BEYOND_END: at.ALL_DECODES,
         at.DROPS_CACHED_BLOCK: 0,
+        at.CACHES_AT_END: 0,
         at.IGNORE_EOS: 1,
         at.CONSERVATIVENESS: 300_000,
         at.PREFILLS_ONLY: 0,

@@ -453,7 +453,7 @@ def admit(view: View, blocks: int, num_scheduled: int, cached: int) -> int:
     if OPTIONAL_FEATURES:
         shared = acquire_prefix(limits, pool, request, view.tree, req, cached)
     allocate(pool, request, req, blocks, shared)
-    if OPTIONAL_FEATURES:
+    if OPTIONAL_FEATURES and limits[at.CACHES_AT_END] == 0:
         cache_blocks(limits, pool, request, view.tree, req, cached + num_scheduled)
     schedule_request(view, req, num_scheduled)
     return req

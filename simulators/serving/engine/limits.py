@@ -46,6 +46,7 @@ class Scheduler:
     reserves: bool = False  # memory is reserved for the longest possible sequence
     fraction_of_free: bool = False  # memory_fraction refers to what the weights leave
     caches_prefixes: bool = False  # has a prefix cache
+    caches_at_end: bool = False  # which finds the blocks of a batch when the batch has ended
     shared_rank_queue: bool = False  # one queue for all data-parallel ranks, not one for each
     reserves_output: bool = False  # admission allocates the blocks of prompt and output
     overlap_schedule: bool = False  # tokens are sent while the next batch runs
@@ -119,7 +120,7 @@ COPIED = (
     *("overlap_schedule", "num_draft_tokens", "draft_counts_waiting", "seed"),
     *("max_concurrent_batches", "async_scheduling", "reserve_full_isl"),
     *("long_prefill_token_threshold", "num_lookahead_tokens", "drops_cached_block"),
-    "ignore_eos",
+    *("ignore_eos", "caches_at_end"),
 )
 """Fields of `ReplicaLimits` that kernels read as columns of the same name."""
 
@@ -142,6 +143,7 @@ class ReplicaLimits:
     swap_capacity: int = 0  # host blocks for preempted requests; 0: recompute
     move_s: float = 0.0  # to move a block to or from the host
     prefix_caching: bool = False
+    caches_at_end: bool = False  # other requests find a prompt's blocks when its batch has ended
     host_cache_capacity: int = 0  # host blocks for evicted prefixes
     ranks: int = 1  # synchronous ranks with a queue each; the other limits are per rank
     num_draft_tokens: int = 0  # of each decode
@@ -268,6 +270,7 @@ def limits_of(
         reserves_output=scheduler.reserves_output,
         overlap_schedule=scheduler.overlap_schedule and point.pp == 1,
         prefix_caching=_caches_prefixes(point),
+        caches_at_end=scheduler.caches_at_end,
         host_cache_capacity=prefix_blocks // ranks,
         swap_capacity=swap_blocks,
         move_s=move_s,

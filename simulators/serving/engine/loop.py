@@ -34,6 +34,7 @@ from simulators.serving.engine.batches import (
 from simulators.serving.engine.kv_cache import (
     blocks_for,
     cache_batch_blocks,
+    cache_blocks,
     cached_tokens,
     can_swap_in,
     release,
@@ -314,7 +315,7 @@ def schedule_batch(schedule: Any, state: ReplicaState, replica: int, slot: int, 
     state.rounds[slot, at.REPEATED] = 0
     checked = 1 + pool[at.NUM_DRAFTS]
     members, tokens = state.batch[slot], state.tokens[slot]
-    if OPTIONAL_FEATURES and limits[at.PREFIX_CACHING] == 1:
+    if OPTIONAL_FEATURES and limits[at.PREFIX_CACHING] > limits[at.CACHES_AT_END]:
         cache_batch_blocks(view)
     sum_batch(state.request, members, tokens, pool[at.BATCH_SIZE], checked, state.step[slot])
     if OPTIONAL_FEATURES and (
@@ -445,6 +446,9 @@ def finish(state: ReplicaState, replica: int, slot: int, now: float) -> int:
                 num_computed += 1  # the prefill brings a token
             request[req, at.NUM_COMPUTED] = num_computed
         prompt = request[req, at.PROMPT]
+        if OPTIONAL_FEATURES and state.limits[at.CACHES_AT_END] == 1 and num_computed <= prompt + 1:
+            tokens = min(num_computed, prompt)
+            cache_blocks(state.limits, pool, request, state.tree, req, tokens)
         if num_computed > prompt or is_async:
             if times[req, at.LAST_TOKEN] < 0.0:
                 times[req, at.FIRST_TOKEN] = now

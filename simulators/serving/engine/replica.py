@@ -140,12 +140,13 @@ the replica at the end of the request."""
     NUM_LOOKAHEAD_TOKENS,  # slots that a drafter needs after the scheduled tokens
     SLOTS_BEYOND_END,  # that drafts may allocate after the last token of an answer
     DROPS_CACHED_BLOCK,  # 1: a drafter computes the last block of a cached prefix again
+    CACHES_AT_END,  # 1: other requests find a prompt's blocks when its batch has ended
     IGNORE_EOS,  # 1: answers have their longest length, which admission knows
     CONSERVATIVENESS,  # factor of the output tokens expected at admission, in millionths
     PREFILLS_ONLY,  # 1: requests leave after their prefill
     ACCEPT_CYCLE,  # length of a cycle of numbers of accepted tokens; 0: they are drawn
     DRAFT_MAX_RUNNING,  # first of the running requests up to which 1, 2 ... levels are drafted
-) = range(33)
+) = range(34)
 MOST_DRAFTED = 16
 ACCEPTANCE = DRAFT_MAX_RUNNING + MOST_DRAFTED
 """First of the shares of iterations that accept at least 1, 2 ... draft tokens, times CERTAIN; or

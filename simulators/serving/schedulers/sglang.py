@@ -19,7 +19,7 @@ together, so one batch's share of them is not known ahead: the stages ask after 
 
 from __future__ import annotations
 
-from simulators.core.jit import Ints, boolean, f8, i8, matrix
+from simulators.core.jit import Ints, arrays, boolean, f8, i8, matrix
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.kv_cache import (
     admit,
@@ -42,7 +42,7 @@ from simulators.serving.engine.replica import (
     schedule_request,
 )
 
-CHUNKED = CACHES_PREFIXES = KV_TRANSFER = OVERLAP_SCHEDULE = True
+CHUNKED = CACHES_PREFIXES = CACHES_AT_END = KV_TRANSFER = OVERLAP_SCHEDULE = True
 POLL_INTERVAL = 1
 OPTIONS = ("schedule_conservativeness",)
 
@@ -77,7 +77,6 @@ def schedule(_now: float, view: View) -> int:
     if (
         polls
         and pool[at.BATCH_IS_FULL_AT] == 0
-        and token_budget > 0
         and has_waiting_slot(limits, pool)
     ):
         admit_prompts(view, token_budget)
@@ -145,14 +144,33 @@ def answer_of(request: Ints, req: int) -> int:
     return request[req, at.PROMPT] + request[req, at.OUTPUT] - request[req, at.GIVEN_PROMPT]  # type: ignore[no-any-return]
 
 
+@kernel(i8(*arrays(i8, 1)))
+def most_new_tokens(limits: Ints) -> int:
+    """Return the output tokens of a request that count at admission at most."""
+    return 1 if limits[at.PREFILLS_ONLY] == 1 else MOST_NEW_TOKENS
+
+
+@kernel(f8(VIEW))
+def tokens_expected(view: View) -> float:
+    """Return the output tokens that decodes of the running batch are expected to write."""
+    most, expected, request = most_new_tokens(view.limits), 0.0, view.request
+    ratio = 1.0 if view.limits[at.IGNORE_EOS] == 1 else view.gauge[at.NEW_TOKEN_RATIO]
+    for i in range(view.pool[at.RUNNING]):
+        req = view.running[i]
+        if request[req, at.NUM_COMPUTED] > request[req, at.PROMPT]:
+            expected += min(to_write(request, req), most) * ratio
+    return expected
+
+
 @kernel(i8(VIEW))
 def continue_prefills(view: View) -> int:
     """Schedule partial prefills; return the remaining token budget.
 
-    A prefill without blocks, which others have taken meanwhile, is preempted.
+    A chunk has no more tokens than the expected memory, if there is any. A prefill without blocks,
+    which others have taken meanwhile, is preempted.
     """
     limits, pool, request, running = view.limits, view.pool, view.request, view.running
-    token_budget, kept = limits[at.TOKEN_BUDGET], 0
+    token_budget, kept, memory = limits[at.TOKEN_BUDGET], 0, -1
     for i in range(pool[at.RUNNING]):
         req = running[i]
         num_computed = request[req, at.NUM_COMPUTED]
@@ -161,6 +179,9 @@ def continue_prefills(view: View) -> int:
             running[kept] = req
             kept += 1
             continue
+        if memory < 0:
+            memory = max(0, int(pool[at.FREE_BLOCKS] * limits[at.BLOCK] - tokens_expected(view)))
+        num_scheduled = min(num_scheduled, memory or num_scheduled)
         needed = (
             blocks_for(num_computed + num_scheduled, limits[at.BLOCK]) - request[req, at.BLOCKS]
         )
@@ -182,15 +203,18 @@ def admit_prompts(view: View, token_budget: int) -> int:
     since, with a block to each request. A request alone is always admitted.
     """
     limits, pool, request, running = view.limits, view.pool, view.request, view.running
-    block, most = limits[at.BLOCK], 1 if limits[at.PREFILLS_ONLY] == 1 else MOST_NEW_TOKENS
-    ratio = 1.0 if limits[at.IGNORE_EOS] == 1 else view.gauge[at.NEW_TOKEN_RATIO]
-    decodes, offset, taken, is_full = pool[at.RUNNING], 0.0, 0, False
-    for i in range(decodes):
-        offset += min(to_write(request, running[i]), most) * ratio
+    block, most, decodes = limits[at.BLOCK], most_new_tokens(limits), pool[at.RUNNING]
+    offset, taken = tokens_expected(view), 0
     for i in range(pool[at.BATCH_SIZE]):
-        size = block + blocks_for(view.tokens[i], block) * block
+        req, size = view.batch[i], block + blocks_for(view.tokens[i], block) * block
         taken += size
-        offset += size + min(answer_of(request, view.batch[i]), most)
+        offset += size
+        if request[req, at.NUM_COMPUTED] + view.tokens[i] < request[req, at.PROMPT]:
+            decodes = 0  # when a partial prefill leaves the batch, it is no longer full
+        else:
+            offset += min(answer_of(request, req), most)
+    free = (pool[at.FREE_BLOCKS] - pool[at.BATCH_SIZE]) * block
+    is_full = taken > 0 and free + taken - offset <= 0
     listed, has_cache = 0, max(limits[at.PREFIX_CACHING], limits[at.PREFILLS_ONLY])
     while not is_full and token_budget > 0 and has_waiting_slot(limits, pool):
         req = view.waiting[pool[at.WAITING_HEAD]]
@@ -210,7 +234,7 @@ def admit_prompts(view: View, token_budget: int) -> int:
             is_full = True
             break
         num_scheduled = missing
-        if missing > token_budget:  # when a partial prefill leaves the batch, it is no longer full
+        if missing > token_budget:
             num_scheduled, answer, decodes = token_budget // block * block or token_budget, 0, 0
         admit(view, blocks_for(cached + num_scheduled, block), num_scheduled, cached)
         size = block + blocks_for(num_scheduled, block) * block
