@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import pytest
 from hypothesis import given, settings
 
-from lab.parity.timeloop import Accesses, extrapolated
+from lab.claims import dataflow as claims
+from lab.tables.rows import read_records
 from simulators.dataflow.evaluation import evaluated
-from simulators.dataflow.mapping import LevelLoops, LoopNest
+from simulators.dataflow.mapping import LevelLoops, LoopNest, read_mapping, read_yaml
 from simulators.workload.loop_nest import Layer, conv, dwconv, matmul
 from tests.dataflow.test_access import ALL, cut_nests, machine, nests
+from tests.parity.timeloop import Accesses, extrapolated
 
 Counts = dict[tuple[str, str], Accesses]
 """Accesses by level and tensor."""
@@ -22,10 +28,7 @@ def counted(
     exact = evaluated(mapping, layer, accelerator)
     if isinstance(exact, str):
         return None
-    ours = {
-        (t.level, t.tensor): Accesses(t.reads, t.fills, t.updates, t.instances)
-        for t in exact.traffic
-    }
+    ours = {place: Accesses(*counts) for place, counts in claims.exact(exact).items()}
     return ours, extrapolated(mapping, layer, accelerator, links=links)
 
 
@@ -112,3 +115,16 @@ def test_idle_elements_take_nothing_away() -> None:
     assert both is not None
     sums = both[1]["L1", "Outputs"]
     assert (sums.reads, sums.fills, sums.updates) == (0, 0, 2)
+
+
+@pytest.mark.slow
+def test_timeloop_counts_every_stored_mapping_so(reference: Path) -> None:
+    accelerators = claims.read_accelerators(reference)
+    problems, wanted = read_yaml(reference / claims.PROBLEMS), claims.stored_counts(reference)
+    rows = list(read_records(reference / claims.TRIPLES))
+    for row in rows:
+        layer = claims.problem_layer(problems, row.problem)
+        mapping = read_mapping(json.loads(row.mapping))
+        counts = extrapolated(mapping, layer, accelerators[row.arch], links=True)
+        assert claims.is_equal(counts, wanted[row.id, "default"]), row.id
+    assert len(rows) >= 362
