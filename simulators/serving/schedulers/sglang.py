@@ -74,11 +74,7 @@ def schedule(_now: float, view: View) -> int:
     if pool[at.NUM_RUNNING] != pool[at.BATCH_IS_FULL_AT]:
         pool[at.BATCH_IS_FULL_AT] = 0
     token_budget = continue_prefills(view)
-    if (
-        polls
-        and pool[at.BATCH_IS_FULL_AT] == 0
-        and has_waiting_slot(limits, pool)
-    ):
+    if polls and pool[at.BATCH_IS_FULL_AT] == 0 and has_waiting_slot(limits, pool):
         admit_prompts(view, token_budget)
     if pool[at.BATCH_SIZE] > 0:
         pool[at.MEMO] = POLL_NEXT
