@@ -5,12 +5,13 @@ Weights are those of the text model; a vision tower, MTP modules and adapters ar
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from jinja2 import Template
 
-from formats.huggingface import decoder_config
+from formats.huggingface import decoder_config, graph_sheet_of_config, is_graph_config
 from formats.quantization import BF16, precisions_of
 from simulators.catalog.model import MXFP4, LanguageModel, load_model
 from simulators.workload.llm.memory import kv_bytes_per_token, sequence_bytes, state_bytes
@@ -22,14 +23,14 @@ ONE = Parallelism()
 
 
 def described(path: Path) -> str:
-    """Return the description of a config's model, without parallelism and with a bf16 cache."""
+    """Return the description of a config's model on one GPU, with a bf16 cache, or of its graph."""
+    if is_graph_config(path):
+        return f"model config  ({path})\n{json.dumps(graph_sheet_of_config(path), indent=1)}"
     model = load_model(str(path))
-    table = 0 if model.tied_embeddings else model.vocab * model.hidden  # a token reads one row
     template = Template(TEMPLATE.read_text(encoding="utf-8"), trim_blocks=True, lstrip_blocks=True)
     text: str = template.render(
         model=model,
         path=path,
-        activated=model.active_parameters - table,
         within=kv_bytes_per_token(model, ONE, BF16, whole_windows=True),
         state_bytes=state_bytes(model, ONE),
         kept=lambda tokens: sequence_bytes(model, ONE, BF16, tokens),

@@ -55,7 +55,9 @@ def decoder_config(path: Path) -> tuple[Config, str]:
     whole, known = read_config(path), read_toml(KEYS)
     text = whole.get("text_config") or whole
     config = {key: whole[key] for key in known["shared_keys"] if key in whole} | text
-    family = str(config.get("model_type", "")).removesuffix("_text")
+    for table in known["nested"]:
+        config |= config.get(table) or {}
+    family = str(config.get("model_type") or whole.get("model_type", "")).removesuffix("_text")
     for key, value in known["defaults"].get(family, {}).items():
         config[key] = text.get(value) if isinstance(value, str) else config.get(key, value)
     return config, family

@@ -189,7 +189,7 @@ class LanguageModel:
         gate = self.heads * self.value_dim * self.attention_gate
         biases = (qkv if self.biases or self.qkv_biases else 0) + (self.hidden * self.biases)
         projections = self.hidden * (qkv + gate) + self.output_parameters
-        return projections + biases + self.qk_norm_parameters
+        return projections + biases + self.qk_norm_parameters + self.index_parameters
 
     @property
     def output_parameters(self) -> int:
@@ -213,7 +213,7 @@ class LanguageModel:
     @property
     def index_parameters(self) -> int:
         """Weights of an indexer, by layer: queries, key with its norm, weights of heads."""
-        queries = self.q_lora_rank * self.index_heads * self.index_head_dim
+        queries = (self.q_lora_rank or self.hidden) * self.index_heads * self.index_head_dim
         rows = 4 * (self.hidden + 2) + 1 if self.compress_ratios else self.hidden + 2
         key = rows * self.index_head_dim
         weights = queries + key + self.hidden * self.index_heads if self.index_top_k else 0
@@ -299,8 +299,8 @@ def _checked(path: Path, m: LanguageModel) -> LanguageModel:
         f"expert_groups is {groups} and groups_per_token {chosen}; groups divide the experts, and "
         "a token chooses some of them": not 0 < chosen <= groups or m.experts % groups,
         "a mixture of experts also needs expert_ffn": m.experts and m.expert_ffn < 1,
-        "an indexer needs q_lora_rank, index_heads and index_head_dim": m.index_top_k
-        and not (m.q_lora_rank and m.index_heads and m.index_head_dim),
+        "an indexer needs index_heads and index_head_dim": m.index_top_k
+        and not (m.index_heads and m.index_head_dim),
         f"attention_every is {m.attention_every:g}; at least 1": m.attention_every < 1,
         "layers that keep a state need state_value_heads, or a window": m.has_states
         and not m.state_value_heads,

@@ -200,25 +200,9 @@ SCHEDULERS = Folder("scheduler", "serving/schedulers", ".py")
 ROUTERS = Folder("router", "serving/routers", ".py")
 ENGINES = Folder("serving engine", "catalog/engines")
 
-FOLDERS = {
-    folder.kind: folder
-    for folder in (
-        GPUS,
-        MODELS,
-        GRAPHS,
-        CLUSTERS,
-        TOPOLOGIES,
-        ACCELERATORS,
-        PRICES,
-        MEMORIES,
-        WORKLOADS,
-        RUNTIMES,
-        SCHEDULERS,
-        ROUTERS,
-        ENGINES,
-        SIMULATORS,
-    )
-}
+_FACTS = GPUS, MODELS, GRAPHS, CLUSTERS, TOPOLOGIES, ACCELERATORS, PRICES, MEMORIES, WORKLOADS
+_RULES = RUNTIMES, SCHEDULERS, ROUTERS, ENGINES, SIMULATORS
+FOLDERS = {folder.kind: folder for folder in (*_FACTS, *_RULES)}
 
 
 def is_ours(place: Path) -> bool:

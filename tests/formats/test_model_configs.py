@@ -24,6 +24,7 @@ from simulators.workload.llm.parallelism import Parallelism, attentions, stage_o
 from simulators.workload.llm.step import decode_step
 from simulators.workload.llm.transformer import forward
 from simulators.workload.operators import Attention, Gemm
+from sweeper.commands.show import main as show
 
 ONE, KIB = Parallelism(), 1024
 CONTEXTS = (1 * KIB, 32 * KIB, 256 * KIB)
@@ -153,6 +154,19 @@ BY_FOUR = 2 * (2 * 64 + 4) * 16 + 16  # two overlapping windows: values and gate
 BY_128 = (2 * 64 + 128) * 16 + 16
 COMPRESSED_INDEXER = 24 * 2 * 16 + BY_FOUR + 64 * 2
 STREAMS = 4 * 2 * (2 * 2 + 2 * 2) * 2 * 64  # before, after and between two streams, per block
+BLOCK_SPARSE = SHARED | {
+    "model_type": "minimax_m3",
+    "use_qk_norm": True,
+    "dense_intermediate_size": 96,
+    "sparse_attention_config": {
+        "sparse_attention_freq": [0, 1, 1, 1],
+        "sparse_num_index_heads": 2,
+        "sparse_index_dim": 16,
+        "sparse_topk_blocks": 2,
+        "sparse_block_size": 32,
+    },
+}
+SPARSE_INDEXER = 64 * 2 * 16 + (64 + 2) * 16 + 64 * 2
 
 # config, parameters, those without unused experts, bytes of one token in layers without a window,
 # of one token in layers with a window, the window, and bytes of states
@@ -232,6 +246,15 @@ BY_HAND = {
         128,
         0,
     ),
+    "block-sparse": (
+        BLOCK_SPARSE,
+        TABLES + NORMS + 4 * (QKVO + 32 + FFN) + 3 * SPARSE_INDEXER,
+        0,
+        4 * 128 + 3 * (16 + 4),
+        0,
+        0,
+        0,
+    ),
     "shared indexers": (
         LATENT,
         TABLES + NORMS + 4 * MLA + 2 * INDEXER + 4 * FFN,
@@ -288,7 +311,8 @@ def test_products_of_a_step_read_every_weight_around_attention(tmp_path: Path, n
             read[one.name] += one.n * one.k * one.repeat
     if not model.is_latent:
         kinds = attentions(model, stage_of(model, ONE, 0))
-        small = sum(n * (m.qk_norm_parameters + model.biases * BIASES) for n, m in kinds)
+        beside = model.biases * BIASES + model.index_parameters
+        small = sum(n * (m.qk_norm_parameters + beside) for n, m in kinds)
         weights = sum(n * m.attention_parameters for n, m in kinds) - small
         assert read["qkv_proj"] + read["o_proj"] == pytest.approx(weights)
     projections = model.hidden * (2 * model.state_keys + 3 * model.state_values)
@@ -305,6 +329,16 @@ def test_compressed_layers_attend_to_the_window_and_to_chosen_keys(tmp_path: Pat
     assert seen["decode_attention"] == (128.0, 1.0)  # the window alone
     assert seen["decode_attention_4"] == (128.0 + 64.0, 2.0)  # and the indexer's choice
     assert seen["decode_attention_128"] == (128.0 + 4096.0 / 128.0, 1.0)
+
+
+def test_block_sparse_layers_attend_to_the_chosen_blocks(tmp_path: Path) -> None:
+    model = _model(tmp_path, BLOCK_SPARSE)
+    operators = forward(model, ONE, decode_step(1.0, 4096.0), "bf16", "bf16")
+    seen = {
+        one.name: (one.kv_tokens, one.repeat) for one in operators if isinstance(one, Attention)
+    }
+    assert seen["decode_attention"] == (4096.0, 1.0)
+    assert seen["decode_sparse_attention"] == (2.0 * 32.0, 3.0)
 
 
 def test_compressed_layers_multiply_by_every_weight(tmp_path: Path) -> None:
@@ -325,7 +359,7 @@ def test_compressed_layers_multiply_by_every_weight(tmp_path: Path) -> None:
     [
         ("compress_ratios", [4, 8, 4, 8]),
         ("linear_attn_config", {"kda_layers": [1, 2, 3]}),
-        ("sparse_attention_config", {"sparse_topk_blocks": 16}),
+        ("sparse_attention_config", {"sparse_memory_blocks": 16}),
         ("block_configs", [{}] * 4),
         ("num_kv_shared_layers", 2),
         ("hidden_size_per_layer_input", 8),
@@ -344,7 +378,8 @@ def test_compressed_layers_multiply_by_every_weight(tmp_path: Path) -> None:
 def test_key_that_is_not_modelled_is_refused_by_name(
     tmp_path: Path, key: str, value: object
 ) -> None:
-    with pytest.raises(UserError, match=key):
+    named = "sparse_memory_blocks" if key == "sparse_attention_config" else key
+    with pytest.raises(UserError, match=named):
         _model(tmp_path, SHARED | {"model_type": "llama", key: value})
 
 
@@ -389,6 +424,21 @@ def test_weights_are_shown_in_the_precision_of_the_checkpoint(tmp_path: Path, na
     assert f"attention {name} " in shown
     assert f"dense {name} " in shown
     assert "other bf16" in shown
+
+
+def test_command_show_describes_a_config(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert show([str(_written(tmp_path, SHARED | {"model_type": "llama"}))]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("model config")
+    assert "512 bytes per token" in printed
+
+
+def test_config_of_a_graph_is_described_by_its_sizes(tmp_path: Path) -> None:
+    config = {"model_type": "vit", "num_hidden_layers": 2, "hidden_size": 64, "image_size": 32}
+    more = {"num_attention_heads": 4, "intermediate_size": 96, "patch_size": 8}
+    assert '"family": "vit"' in described(_written(tmp_path, config | more))
 
 
 def test_modules_that_a_checkpoint_keeps_are_shown_in_16_bits(tmp_path: Path) -> None:

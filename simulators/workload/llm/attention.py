@@ -49,7 +49,7 @@ def index_projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     compressed = bool(model.compress_ratios)  # two overlapping windows of values and gates
     queries, layers = model.index_heads * key, shard.part.layers * model.index_share
     return (
-        shard.linear("index_query", tokens, queries, model.q_lora_rank, layers),
+        shard.linear("index_query", tokens, queries, model.q_lora_rank or model.hidden, layers),
         shard.wide("index_key", tokens, 4 * key if compressed else key, model.hidden, layers),
         shard.wide("index_weights", tokens, model.index_heads, model.hidden, layers),
         shard.norm("index_norm", tokens, key, layers, "layer_norm"),
@@ -231,6 +231,8 @@ def _attentions(phase: str, shard: Shard, step: Step) -> tuple[Compute, ...]:
     full = attending_layers(model, shard.part)
     whole = _attention(phase, shard, full, step)
     rest = shard.part.layers - full
+    if model.index_top_k:
+        return _sparse(phase, shard, step, whole)
     if not rest:
         return (whole,)
     if model.has_states:
@@ -241,6 +243,18 @@ def _attentions(phase: str, shard: Shard, step: Step) -> tuple[Compute, ...]:
     name = f"{phase}_window_attention"
     local = replace(local, name=name, window=float(model.window), context_tokens=hidden)
     return (whole, local)
+
+
+def _sparse(phase: str, shard: Shard, step: Step, whole: Attention) -> tuple[Compute, ...]:
+    """Return full layers, and layers whose indexer selects blocks of keys (MiniMax-M3, 2026)."""
+    top_k, indexed = float(shard.model.index_top_k), whole.repeat * shard.model.index_share
+    sums = _sums(phase, step)
+    chosen = _attention(phase, shard, indexed, _seen_through(step, top_k))
+    return (
+        replace(whole, repeat=whole.repeat - indexed),
+        *index_choice(phase, shard, sums["query_tokens"], sums["pairs"]),
+        replace(chosen, name=f"{phase}_sparse_attention"),
+    )
 
 
 def _seen_through(step: Step, window: float) -> Step:

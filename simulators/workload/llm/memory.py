@@ -238,7 +238,7 @@ def _copied_attention(model: LanguageModel) -> int:
         down = model.kv_lora_rank + model.qk_rope_head_dim + model.q_lora_rank
         norms = model.kv_lora_rank + model.q_lora_rank
         return model.hidden * down + norms + model.index_parameters + model.compressor_parameters
-    return model.qk_norm_parameters + model.hidden * model.biases
+    return model.qk_norm_parameters + model.hidden * model.biases + model.index_parameters
 
 
 def _copied_bytes(model: LanguageModel, part: Stage, how: Precision) -> float:

@@ -426,6 +426,7 @@ def _head_projections(shard: Shard, tokens: Column, layers: float) -> tuple[Comp
         shard.pointwise(
             "rotary_cache_write" if rotated else "cache_write", tokens * (rotated + cached), layers
         ),
+        *(index_projections(shard, tokens) if model.index_top_k else ()),
         *((shard.pointwise("attention_gate", tokens * gate, layers, 2.0),) if gate else ()),
         *_quantised("attention", shard, tokens, out, layers),
         shard.linear("o_proj", tokens, model.hidden, out, layers),
