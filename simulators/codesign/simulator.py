@@ -92,8 +92,7 @@ class CodesignPoint(ServingPoint):
         "technology node; 0 as in the file", unit="nm", at_least=0.0, default=0.0
     )
     dram_type: str = _sized(
-        "DRAM type: lpddr4, ddr3, gddr5 or hbm2; empty as in the file",
-        default="",
+        "DRAM type: lpddr4, ddr3, gddr5 or hbm2; empty as in the file", default=""
     )
     mapping: str = _sized(
         "mapping of operators to the array: closed_form, or searched (event fidelity only; "

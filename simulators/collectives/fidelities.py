@@ -31,13 +31,7 @@ from simulators.collectives.events.run import (
 from simulators.collectives.library_models import network_between
 from simulators.collectives.measured import CollectiveTime, busbw_factor, measured_time, over_nodes
 from simulators.collectives.point import EVENTFUL, CollectivePoint
-from simulators.collectives.topologies.blocks import (
-    ALGORITHM,
-    BLOCK,
-    FULL_BLOCK,
-    RANKS,
-    RING_BLOCK,
-)
+from simulators.collectives.topologies.blocks import ALGORITHM, BLOCK, FULL_BLOCK, RANKS, RING_BLOCK
 from simulators.collectives.topologies.plan import NS, Plan, plan_among, plan_of
 from simulators.collectives.traces.operators import Message
 from simulators.collectives.traces.step import load_step

@@ -80,10 +80,7 @@ ATTENTION_BACKWARD = 2.5
 """FLOPs of fused attention's backward pass over those of the forward pass."""
 
 ADAPTER = "adapter"
-ADAPTED = {
-    "attention": ("qkv_proj", "o_proj"),
-    "all": ("qkv_proj", "o_proj", "ffn_up", "ffn_down"),
-}
+ADAPTED = {"attention": ("qkv_proj", "o_proj"), "all": ("qkv_proj", "o_proj", "ffn_up", "ffn_down")}
 """Name of the products of adapters, and the adapted products by target."""
 
 WIDE = BYTES["fp32"] / BYTES["bf16"]

@@ -56,9 +56,7 @@ class TrainingPoint:
         known=RECOMPUTES,
     )
     recompute_layers: int = choice(
-        "recomputed layers per pipeline rank under full; 0: all layers",
-        default=0,
-        at_least=0,
+        "recomputed layers per pipeline rank under full; 0: all layers", default=0, at_least=0
     )
     zero: int = choice(
         "ZeRO stage: 0 none, 1 optimizer states, 2 and gradients, 3 and weights",
@@ -77,9 +75,7 @@ class TrainingPoint:
         known=ATTENTIONS,
     )
     fusion: str = choice(
-        "kernels between products: fused, or PyTorch's eager kernels",
-        default=FUSED,
-        known=FUSIONS,
+        "kernels between products: fused, or PyTorch's eager kernels", default=FUSED, known=FUSIONS
     )
     cuda_graphs: bool = choice(
         "whether whole steps are replayed as CUDA graphs, so that no layer waits for launches",
@@ -114,8 +110,7 @@ class TrainingPoint:
         known=GRADIENTS,
     )
     offload: bool = choice(
-        "whether host memory holds optimizer states and host CPUs update weights",
-        default=False,
+        "whether host memory holds optimizer states and host CPUs update weights", default=False
     )
     host_adam_per_s: float = asked(
         "weights updated per second by a node's CPUs: 10e9 in 2.57 s (Ren et al., ZeRO-Offload, "
@@ -128,10 +123,7 @@ class TrainingPoint:
     tokens: float = asked("tokens of the whole run", default=1e12, above=0)
     target_loss: float = asked("target loss, instead of `tokens`; 0: none", default=0.0, at_least=0)
     token_bytes: float = asked(
-        "bytes read from storage per token of a batch: 4 for text",
-        unit="B",
-        default=4.0,
-        above=0,
+        "bytes read from storage per token of a batch: 4 for text", unit="B", default=4.0, above=0
     )
     storage_bytes_per_s: float = asked(
         "storage bandwidth of a node: 2 TB/s over 2,048 nodes (Grattafiori et al., 2024)",

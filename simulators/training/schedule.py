@@ -246,13 +246,7 @@ def needed_by(kind: int, stage: int, micro: int, length: int, lanes: int, places
 
 @kernel(i8(i8, i8, i8, i8, array(i8, 3), array(i8), matrix(i8)))
 def fill_sorted(
-    schedule: int,
-    pp: int,
-    lanes: int,
-    micro_batches: int,
-    orders: Ints,
-    counts: Ints,
-    tasks: Ints,
+    schedule: int, pp: int, lanes: int, micro_batches: int, orders: Ints, counts: Ints, tasks: Ints
 ) -> int:
     """Write all tasks in dependency order; return their number.
 

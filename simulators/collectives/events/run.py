@@ -131,13 +131,7 @@ def uncontended_ns(plans: Sequence[Plan], requests: Ints, memory_bytes_per_s: Fl
 
 
 def state_of(
-    plan: Plan,
-    request: Ints,
-    memory_bytes_per_s: float,
-    *,
-    every_rank: bool,
-    mode: int,
-    slack: int,
+    plan: Plan, request: Ints, memory_bytes_per_s: float, *, every_rank: bool, mode: int, slack: int
 ) -> State:
     """Return the arrays of a run before its first event; `slack` multiplies the message slots.
 

@@ -178,10 +178,7 @@ class Plan:
 
 @functools.lru_cache(maxsize=4096)
 def plan_of(
-    topology: str,
-    algorithm: str,
-    bytes_per_s: float | None = None,
-    latency_s: float | None = None,
+    topology: str, algorithm: str, bytes_per_s: float | None = None, latency_s: float | None = None
 ) -> Plan:
     """Return the plan of a topology and an algorithm, with optional link values for all dimensions.
 

@@ -36,12 +36,7 @@ from simulators.dataflow.access import (
 from simulators.dataflow.evaluation import CYCLES, ENERGY_PJ, RESULTS, evaluate
 from simulators.dataflow.mapping import BOUNDS, ROWS
 
-GOALS = {
-    "edp": (1.0, 1.0),
-    "energy": (1.0, 0.001),
-    "cycles": (0.001, 1.0),
-    "ed2p": (1.0, 2.0),
-}
+GOALS = {"edp": (1.0, 1.0), "energy": (1.0, 0.001), "cycles": (0.001, 1.0), "ed2p": (1.0, 2.0)}
 """Exponents of energy and cycles; the small ones break ties."""
 
 

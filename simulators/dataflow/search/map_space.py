@@ -186,11 +186,7 @@ MOST_LARGER = 1.25
 
 
 def space_of(
-    layer: Layer,
-    sizes: tuple[int, ...],
-    accelerator: Accelerator,
-    goal: str,
-    rules: Constraints,
+    layer: Layer, sizes: tuple[int, ...], accelerator: Accelerator, goal: str, rules: Constraints
 ) -> tuple[Space, Ints]:
     """Return the search space of mappings, and the loops of the initial mapping.
 

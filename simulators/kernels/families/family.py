@@ -204,9 +204,7 @@ class OperatorFamily(Generic[O]):
         return np.maximum(self.flops(operator) / self.saving(operator) / peak, memory_s)
 
 
-def streaming(
-    rates_of: Callable[[O, Profile], VectorRates | ReductionRates],
-) -> dict[str, Any]:
+def streaming(rates_of: Callable[[O, Profile], VectorRates | ReductionRates]) -> dict[str, Any]:
     """Return the `OperatorFamily` fields of memory-bound families, given their rates."""
 
     def call(operator: O, _gpu: Gpu, profile: Profile) -> tuple[float, float]:

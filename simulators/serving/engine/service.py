@@ -78,10 +78,7 @@ def after_frontend(asked: Requests, frontend: Frontend, replicas: int) -> Reques
     """Return the requests with the service time and delay of one API server per replica."""
     service_s = np.asarray(frontend.token_s / replicas * asked.prompt_tokens, np.float64)
     return replace(
-        asked,
-        service_s=service_s,
-        delay_s=frontend.request_s,
-        lag_iterations=frontend.iterations,
+        asked, service_s=service_s, delay_s=frontend.request_s, lag_iterations=frontend.iterations
     )
 
 

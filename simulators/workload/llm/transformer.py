@@ -249,12 +249,7 @@ SQUARES_BYTES = 2 * 4.0
 
 
 def forward(
-    model: LanguageModel,
-    layout: Parallelism,
-    step: Step,
-    dtype: str,
-    kv_dtype: str,
-    stage: int = 0,
+    model: LanguageModel, layout: Parallelism, step: Step, dtype: str, kv_dtype: str, stage: int = 0
 ) -> tuple[Operator, ...]:
     """Return the operators of an iteration on each GPU of a pipeline stage.
 
