@@ -81,7 +81,7 @@ class PriceList:
 
         >>> from simulators.catalog.gpu import load_gpu
         >>> load_prices().usd_per_gpu_hour(load_gpu("h100_sxm"))
-        2.99
+        3.99
         >>> round(load_prices("owned").usd_per_gpu_hour(load_gpu("h100_sxm")), 2)
         1.67
         """
@@ -151,7 +151,7 @@ def priced_by(lists: Sequence[str], gpus: Sequence[str]) -> tuple[str, ...]:
     """Return footnotes with the price of each GPU in each price list, with date and source.
 
     >>> priced_by(["public_cloud"], ["h100_sxm"])
-    ('Prices: public_cloud, h100_sxm $2.99 an hour (2025-06, Lambda, 8x H100 SXM).',)
+    ('Prices: public_cloud, h100_sxm $3.99 an hour (2026-11, RunPod secure cloud, H100 SXM).',)
     """
     notes = []
     for name in lists:

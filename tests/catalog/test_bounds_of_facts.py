@@ -26,10 +26,10 @@ def edited(folder: Folder, name: str, before: str, after: str, to: Path) -> str:
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        ("value = 2.99", "value = -5.0", "gpus.h100_sxm.value is -5; it must be at least 0"),
-        ("value = 2.99", "value = nan", "value is nan; it must be a finite number"),
-        ("value = 2.99", "value = 1e999", "value is 1e999; it must be a finite number"),
-        ("value = 2.99", "value = 1e300", r"value is 1e\+300; it must be .* at most 1e\+18"),
+        ("value = 3.99", "value = -5.0", "gpus.h100_sxm.value is -5; it must be at least 0"),
+        ("value = 3.99", "value = nan", "value is nan; it must be a finite number"),
+        ("value = 3.99", "value = 1e999", "value is 1e999; it must be a finite number"),
+        ("value = 3.99", "value = 1e300", r"value is 1e\+300; it must be .* at most 1e\+18"),
         ("[pue]\nvalue = 1.25", "[pue]\nvalue = 0.5", "pue is 0.5; it must be at least 1"),
     ],
 )

@@ -133,7 +133,7 @@ def test_fixed_lengths_match_saturated_event_throughput(scheduler: str) -> None:
     assert within(0.1, a.requests_per_s, e.requests_per_s)
     assert a.kv_blocks == e.kv_blocks
     assert a.cost_usd_per_mtok == pytest.approx(
-        2.99 / 3600.0 / (a.requests_per_s * 256) * 1e6, rel=1e-9
+        3.99 / 3600.0 / (a.requests_per_s * 256) * 1e6, rel=1e-9
     )
 
 

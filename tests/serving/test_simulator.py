@@ -156,7 +156,7 @@ def test_metrics_are_consistent() -> None:
     assert whole.requests_per_s == pytest.approx(300 / whole.makespan_s)
     assert whole.window_s == whole.makespan_s == m.makespan_s > m.window_s
     assert whole.ttft_p99_s == m.ttft_p99_s
-    assert m.cost_usd_per_hour == 2.99 * m.gpus
+    assert m.cost_usd_per_hour == 3.99 * m.gpus
     watts = m.energy_j_per_token * m.tokens_per_s / m.gpus
     assert 60.0 < watts < 700.0
 

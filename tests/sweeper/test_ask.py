@@ -29,7 +29,7 @@ def test_ask_answers_a_question_by_flags(
     assert "P(meets SLO) " in text
     commands = ("vllm serve", "trtllm-serve", "--model-path")
     assert any(f"{command} meta-llama/Llama-3.1-8B" in text for command in commands)
-    assert "Prices: public_cloud, h100_sxm $2.99 an hour (2025-06" in text
+    assert "Prices: public_cloud, h100_sxm $3.99 an hour (2026-11" in text
     assert "Next   python -m sweeper report ask_llama3_1_8b_" in text
     answer = json.loads(ask(f"{QUESTION} --json", capsys))
     row = answer["design"]
@@ -82,9 +82,9 @@ def test_ask_reports_slos_without_a_feasible_design(
 def test_ask_names_the_missing_budget(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = ask(f"{QUESTION} --budget 1", capsys, code=1)
     assert "No design on at most 2 of h100_sxm meets the SLO within the budget." in text
-    assert "A budget of $2.99 is enough (--budget)." in text
+    assert "A budget of $3.99 is enough (--budget)." in text
     assert "faster GPUs" not in text
-    ask(f"{QUESTION} --budget 2.99", capsys)
+    ask(f"{QUESTION} --budget 3.99", capsys)
 
 
 def test_ask_reports_a_substituted_model_file(
