@@ -80,12 +80,20 @@ PUBLISHED = {
     "hy3": 295e9,
     "nemotron_4_340b": 341e9,
     "qwen3_5_9b": 8.95e9 - 8 * 4096 * 4096,  # the gates of its attention are not counted
-    "qwen3_5_27b": 27e9 - 16 * 5120 * 6144,
-    "qwen3_5_35b": 35e9 - 10 * 2048 * 4096,
-    "qwen3_5_122b": 122e9 - 12 * 3072 * 8192,
+    "qwen3_5_27b": 27e9,
+    "qwen3_5_35b": 35e9,
+    "qwen3_5_122b": 122e9,
     "minimax_m2_7": 229e9,
     "qwen3_vl_2b": 1.72e9,
     "qwen3_vl_4b": 4.02e9,
+    "glm_5_2": 744e9,
+    "mimo_v2_flash": 309e9,
+    "gemma4_26b": 25.2e9,
+    "gemma4_31b": 30.7e9,
+    "nemotron3_nano_30b": 31.6e9,
+    "nemotron3_super_120b": 120.6e9,
+    "nemotron3_ultra_550b": 550e9,
+    "nemotron_h_56b": 56e9,
 }
 ACTIVE = {
     "mixtral_8x7b": 12.9e9,
@@ -98,7 +106,17 @@ ACTIVE = {
     "mixtral_8x22b": 39e9,
     "qwen3_coder_480b": 35e9,
 }
-IN_NAMES = {"kimi_k2_5": 32e9, "glm_5": 40e9, "qwen3_5_35b": 3e9, "qwen3_5_122b": 10e9}
+IN_NAMES = {
+    "kimi_k2_5": 32e9,
+    "glm_5": 40e9,
+    "qwen3_5_35b": 3e9,
+    "qwen3_5_122b": 10e9,
+    "mimo_v2_flash": 15e9,
+    "gemma4_26b": 4e9,
+    "nemotron3_nano_30b": 3.6e9,  # model card
+    "nemotron3_super_120b": 12e9,
+    "nemotron3_ultra_550b": 55e9,
+}
 
 
 @pytest.mark.parametrize("name", MODELS.names())
@@ -202,6 +220,8 @@ def test_config_without_layers_names_the_missing_key(tmp_path: Path) -> None:
         ("Qwen3.6-27B", "qwen3_5_27b"),
         ("Qwen3.6 35B A3B", "qwen3_5_35b"),
         ("MiniMax-M2.7", "minimax_m2_7"),
+        ("GLM-5.3", "glm_5_2"),
+        ("gemma-4-31B-it", "gemma4_31b"),
         ("GPT-OSS 120B", "gpt_oss_120b"),
     ],
 )
