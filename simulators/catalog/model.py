@@ -156,7 +156,8 @@ class LanguageModel:
     @property
     def index_share(self) -> float:
         """Share of layers with an indexer of their own."""
-        return self.index_layers / self.layers if self.index_layers else 1.0
+        share = self.index_layers / max(1, self.layers)  # an MTP module is one layer of a model
+        return min(1.0, share) if self.index_layers else 1.0
 
     @property
     def parameters(self) -> int:
@@ -202,7 +203,7 @@ class LanguageModel:
         """Weights of compressors, by layer: values, gates, positions (twice if overlapped)."""
         ratios = ((n, 2 if n == OVERLAPPED else 1) for n in self.compress_ratios if n)
         rows = sum(twice * (2 * self.hidden + ratio) + 1 for ratio, twice in ratios)
-        return round(rows * self.head_dim / self.layers)
+        return round(rows * self.head_dim / max(1, len(self.compress_ratios)))
 
     @property
     def qk_norm_parameters(self) -> int:

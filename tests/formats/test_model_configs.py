@@ -6,6 +6,7 @@ The configs are small and invented. Products of small numbers are written as the
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -329,6 +330,17 @@ def test_compressed_layers_attend_to_the_window_and_to_chosen_keys(tmp_path: Pat
     assert seen["decode_attention"] == (128.0, 1.0)  # the window alone
     assert seen["decode_attention_4"] == (128.0 + 64.0, 2.0)  # and the indexer's choice
     assert seen["decode_attention_128"] == (128.0 + 4096.0 / 128.0, 1.0)
+
+
+@pytest.mark.parametrize("name", ["compressed keys", "shared indexers", "block-sparse"])
+@pytest.mark.parametrize("layers", [0, 1])
+def test_drafting_module_of_a_model_has_at_most_one_indexer_a_layer(
+    tmp_path: Path, name: str, layers: int
+) -> None:
+    module = replace(_model(tmp_path, BY_HAND[name][0]), layers=layers, dense_layers=0)
+    assert module.index_share <= 1.0
+    per_token = kv_bytes_per_token(module, ONE, "bf16")
+    assert per_token <= layers * (512 + 16 + 4)
 
 
 def test_block_sparse_layers_attend_to_the_chosen_blocks(tmp_path: Path) -> None:

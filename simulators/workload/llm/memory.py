@@ -124,7 +124,8 @@ def _cached_bytes(shard: Shard, tokens: float, in_window: float) -> float:
     found = 0.0
     if model.compress_ratios:
         number = (model.kv_lora_rank + model.qk_rope_head_dim) * number_bytes(shard.kv_dtype)
-        keys = sum(1.0 / ratio for ratio in model.compress_ratios if ratio) / model.layers
+        ratios = model.compress_ratios
+        keys = sum(1.0 / ratio for ratio in ratios if ratio) / len(ratios)
         indexed = index_bytes_per_token(model) / OVERLAPPED
         return shard.part.layers * (in_window * number + tokens * (keys * number + indexed))
     for cached, sizes in ((full * tokens, model), (local * in_window, model.windowed)):
