@@ -94,7 +94,11 @@ PUBLISHED = {
     "nemotron3_super_120b": 120.6e9,
     "nemotron3_ultra_550b": 550e9,
     "nemotron_h_56b": 56e9,
+    "minimax_m3": 428e9,
+    "deepseek_v4_flash": 284e9,
+    "deepseek_v4_pro": 1.6e12,
 }
+TWO_DIGITS = ("deepseek_v4_pro",)  # published as 1.6T
 ACTIVE = {
     "mixtral_8x7b": 12.9e9,
     "deepseek_v3": 37e9,
@@ -116,12 +120,15 @@ IN_NAMES = {
     "nemotron3_nano_30b": 3.6e9,  # model card
     "nemotron3_super_120b": 12e9,
     "nemotron3_ultra_550b": 55e9,
+    "deepseek_v4_flash": 13e9,
+    "deepseek_v4_pro": 49e9,
 }
 
 
 @pytest.mark.parametrize("name", MODELS.names())
 def test_parameter_counts_match_published_counts(name: str) -> None:
-    assert load_model(name).parameters == pytest.approx(PUBLISHED[name], rel=0.01)
+    rel = 0.02 if name in TWO_DIGITS else 0.01
+    assert load_model(name).parameters == pytest.approx(PUBLISHED[name], rel=rel)
 
 
 @pytest.mark.parametrize("name", ACTIVE)
