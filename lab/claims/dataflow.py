@@ -58,10 +58,8 @@ def counts(reference: Path) -> Iterator[Cells]:
 
     def answer(row: Record) -> list[Cells]:
         accelerator, layer = accelerators[row.arch], problem_layer(problems, row.problem)
-        mapping, default = (
-            read_mapping(json.loads(row.mapping)),
-            wanted.get((row.id, "default"), {}),
-        )
+        mapping = read_mapping(json.loads(row.mapping))
+        default = wanted.get((row.id, "default"), {})
         result = evaluated(mapping, layer, accelerator)
         assert isinstance(result, Evaluation)
         variant = VARIANTS.get(row.closed_form)

@@ -109,10 +109,8 @@ def limits_of(run: Run, engine: str) -> ReplicaLimits:
 
 def replay(run: Run, requests: Columns, engine: str) -> ReplicaState:
     """Return the final state of our engine on the requests and options of a stored run."""
-    scheduler, router = (
-        load_scheduler(STORED_RUNS["schedulers"][engine]),
-        load_router("round_robin"),
-    )
+    scheduler = load_scheduler(STORED_RUNS["schedulers"][engine])
+    router = load_router("round_robin")
     return serve(
         EngineKernels(scheduler, router, linear),
         limits_of(run, engine),

@@ -345,10 +345,8 @@ class PlayedStep:
         Bytes are sums over all ranks.
         """
         step, exposed_s = self.timelines[0], self.exposed_s
-        energy_j, moved_bytes = (
-            np.nan_to_num(self.on_wires(at.ENERGY_J)),
-            self.on_wires(at.RANK_BYTES),
-        )
+        energy_j = np.nan_to_num(self.on_wires(at.ENERGY_J))
+        moved_bytes = self.on_wires(at.RANK_BYTES)
         rows = [
             Contribution(
                 phase="step",

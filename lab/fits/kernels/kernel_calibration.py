@@ -227,10 +227,8 @@ def _grow(
         at = np.where(is_split, first % (bins - 1), -1)
         nodes = np.arange(shape[0])
         middle = 0.5 * (x[nodes, feature, at] + y[nodes, feature, at])
-        low, high = (
-            np.stack([low, np.where(is_split, middle, low)], axis=1).reshape(-1),
-            np.stack([np.where(is_split, middle, high), high], axis=1).reshape(-1),
-        )
+        low = np.stack([low, np.where(is_split, middle, low)], axis=1).reshape(-1)
+        high = np.stack([np.where(is_split, middle, high), high], axis=1).reshape(-1)
         is_right = is_split[node] & (binned[np.arange(rows), feature[node]] > at[node])
         node = 2 * node + is_right
         features.append(feature)

@@ -312,11 +312,9 @@ def repeat_first(price: Any, state: ReplicaState, replica: int, until: float) ->
         rounds, timing, crossings = state.rounds[slot], state.timing[slot], state.crossings[formed]
         step, priced, size = state.priced[formed], state.price[formed], state.sizes[slot]
         formed_end = ends[newest]
-        keys, growth, counts_iteration = (
-            step[at.DECODE_KV],
-            rounds[at.KEYS_PER_REPEAT],
-            rounds[at.COUNTS_ITERATION],
-        )
+        keys = step[at.DECODE_KV]
+        growth = rounds[at.KEYS_PER_REPEAT]
+        counts_iteration = rounds[at.COUNTS_ITERATION]
         made, most, stall_s = 0, rounds[at.REPEATS], timing[at.STALL_S]
         phase, counted, longest_s = rounds[at.REPEATED] % block, 0, timing[at.LONGEST_S]
         low_s, high_s = timing[at.BIN_LOW_S], timing[at.BIN_HIGH_S]

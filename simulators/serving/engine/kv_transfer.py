@@ -179,12 +179,10 @@ def send_waiting(state: ReplicaState, replica: int, now: float) -> int:
 
     Preempted requests of the replica come first.
     """
-    pool, ring, request, limits = (
-        state.pool[replica],
-        state.waiting_kv[replica],
-        state.request,
-        state.own[1],
-    )
+    pool = state.pool[replica]
+    ring = state.waiting_kv[replica]
+    request = state.request
+    limits = state.own[1]
     sent = 0
     while pool[at.WAITING_KV] > 0:
         req = ring[pool[at.WAITING_KV_HEAD]]

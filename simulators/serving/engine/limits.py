@@ -176,7 +176,7 @@ class ReplicaLimits:
         limits[at.MOVE_NS] = round(self.move_s * 1e9)
         limits[at.RESERVED] = reserved = self.max_model_len // self.block_size
         fit = self.blocks // max(1, reserved)
-        limits[at.MAX_BATCH_SEQS] = self.max_batch_seqs
+        limits[at.MAX_BATCH_SEQS] = max(1, self.max_num_seqs // self.stages)
         if self.reserves:
             limits[at.MAX_BATCH_SEQS] = min(self.max_num_seqs, fit)
         depth = limits[at.DRAFT_DEPTH] = len(self.acceptance)
@@ -192,11 +192,6 @@ class ReplicaLimits:
     def max_concurrent_batches(self) -> int:
         """Return the number of batches in flight."""
         return 2 if self.async_scheduling else self.stages
-
-    @property
-    def max_batch_seqs(self) -> int:
-        """Return the maximum number of requests of one batch."""
-        return max(1, self.max_num_seqs // self.stages)
 
     @property
     def watermark_blocks(self) -> int:

@@ -205,10 +205,8 @@ def form_batches(schedule: Any, price: Any, state: ReplicaState, replica: int, n
     if OPTIONAL_FEATURES and state.limits[at.RANKS] > 1:
         return form_rank_batches(schedule, price, state, replica, now)
     pool, stages = state.pool[replica], state.limits[at.STAGES]
-    most, is_async = (
-        state.limits[at.MAX_CONCURRENT_BATCHES],
-        state.limits[at.ASYNC_SCHEDULING] == 1,
-    )
+    most = state.limits[at.MAX_CONCURRENT_BATCHES]
+    is_async = state.limits[at.ASYNC_SCHEDULING] == 1
     if pool[at.IN_FLIGHT] < most:
         update_integrals(pool, state.gauge[replica], now)
     while pool[at.IN_FLIGHT] < most:

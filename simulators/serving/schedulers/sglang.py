@@ -19,7 +19,7 @@ together, so one batch's share of them is not known ahead: the stages ask after 
 
 from __future__ import annotations
 
-from simulators.core.jit import Ints, arrays, boolean, f8, i8, matrix
+from simulators.core.jit import Ints, boolean, f8, i8, matrix
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.kv_cache import (
     admit,
@@ -82,13 +82,9 @@ def schedule(_now: float, view: View) -> int:
     preempted = preempt_decodes(view)
     size = min(pool[at.RUNNING], limits[at.MAX_BATCH_SEQS])
     for i in range(size):
-        append_blocks(
-            pool,
-            view.request,
-            view.running[i],
-            blocks_missing(limits, view.request, view.running[i]),
-        )
-        schedule_request(view, view.running[i], 1)
+        req = view.running[i]
+        append_blocks(pool, view.request, req, blocks_missing(limits, view.request, req))
+        schedule_request(view, req, 1)
     keep_running(view, 0, size, pool[at.RUNNING])
     if size == 0 and pool[at.IN_FLIGHT] == 0:
         view.gauge[at.NEW_TOKEN_RATIO] = 0.0
@@ -140,21 +136,15 @@ def answer_of(request: Ints, req: int) -> int:
     return request[req, at.PROMPT] + request[req, at.OUTPUT] - request[req, at.GIVEN_PROMPT]  # type: ignore[no-any-return]
 
 
-@kernel(i8(*arrays(i8, 1)))
-def most_new_tokens(limits: Ints) -> int:
-    """Return the output tokens of a request that count at admission at most."""
-    return 1 if limits[at.PREFILLS_ONLY] == 1 else MOST_NEW_TOKENS
-
-
 @kernel(f8(VIEW))
 def tokens_expected(view: View) -> float:
     """Return the output tokens that decodes of the running batch are expected to write."""
-    most, expected, request = most_new_tokens(view.limits), 0.0, view.request
+    expected, request = 0.0, view.request
     ratio = 1.0 if view.limits[at.IGNORE_EOS] == 1 else view.gauge[at.NEW_TOKEN_RATIO]
     for i in range(view.pool[at.RUNNING]):
         req = view.running[i]
         if request[req, at.NUM_COMPUTED] > request[req, at.PROMPT]:
-            expected += min(to_write(request, req), most) * ratio
+            expected += min(to_write(request, req), MOST_NEW_TOKENS) * ratio
     return expected
 
 
@@ -166,7 +156,7 @@ def continue_prefills(view: View) -> int:
     which others have taken meanwhile, is preempted.
     """
     limits, pool, request, running = view.limits, view.pool, view.request, view.running
-    token_budget, kept, memory = limits[at.TOKEN_BUDGET], 0, -1
+    token_budget, kept = limits[at.TOKEN_BUDGET], 0
     for i in range(pool[at.RUNNING]):
         req = running[i]
         num_computed = request[req, at.NUM_COMPUTED]
@@ -175,12 +165,10 @@ def continue_prefills(view: View) -> int:
             running[kept] = req
             kept += 1
             continue
-        if memory < 0:
-            memory = max(0, int(pool[at.FREE_BLOCKS] * limits[at.BLOCK] - tokens_expected(view)))
-        num_scheduled = min(num_scheduled, memory or num_scheduled)
-        needed = (
-            blocks_for(num_computed + num_scheduled, limits[at.BLOCK]) - request[req, at.BLOCKS]
-        )
+        memory = int(pool[at.FREE_BLOCKS] * limits[at.BLOCK] - tokens_expected(view))
+        num_scheduled = min(num_scheduled, memory) if memory > 0 else num_scheduled
+        end = num_computed + num_scheduled
+        needed = blocks_for(end, limits[at.BLOCK]) - request[req, at.BLOCKS]
         if needed > pool[at.FREE_BLOCKS]:
             preempt_last(view, req)
             continue
@@ -199,8 +187,8 @@ def admit_prompts(view: View, token_budget: int) -> int:
     since, with a block to each request. A request alone is always admitted.
     """
     limits, pool, request, running = view.limits, view.pool, view.request, view.running
-    block, most, decodes = limits[at.BLOCK], most_new_tokens(limits), pool[at.RUNNING]
-    offset, taken = tokens_expected(view), 0
+    block, most = limits[at.BLOCK], 1 if limits[at.PREFILLS_ONLY] == 1 else MOST_NEW_TOKENS
+    offset, taken, decodes = tokens_expected(view), 0, pool[at.RUNNING]
     for i in range(pool[at.BATCH_SIZE]):
         req, size = view.batch[i], block + blocks_for(view.tokens[i], block) * block
         taken += size
@@ -306,10 +294,8 @@ def preempt_decodes(view: View) -> int:
         if needed <= pool[at.FREE_BLOCKS]:
             break
         for i in range(1, count):
-            prompt, least = (
-                request[running[i], at.GIVEN_PROMPT],
-                request[running[worst], at.GIVEN_PROMPT],
-            )
+            prompt = request[running[i], at.GIVEN_PROMPT]
+            least = request[running[worst], at.GIVEN_PROMPT]
             more = request[running[i], at.NUM_COMPUTED] - prompt
             more -= request[running[worst], at.NUM_COMPUTED] - least
             if more < 0 or (more == 0 and prompt >= least):
