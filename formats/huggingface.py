@@ -24,6 +24,8 @@ Config = dict[str, Any]
 
 KEYS = Path(__file__).with_suffix(".toml")
 
+PATTERNS: dict[str, dict[str, Any]] = read_toml(KEYS)["patterns"]
+
 SMALL: tuple[object, ...] = (None, 0, 1, [], {})
 """Values of unknown keys that add nothing."""
 
@@ -53,8 +55,13 @@ def sheet_of_config(path: Path) -> Config:
 def decoder_config(path: Path) -> tuple[Config, str]:
     """Return the keys of a config's text model, with defaults of its family, and the family."""
     whole, known = read_config(path), read_toml(KEYS)
-    text = whole.get("text_config") or whole
+    text = whole["text_config"] if isinstance(whole.get("text_config"), dict) else whole
     config = {key: whole[key] for key in known["shared_keys"] if key in whole} | text
+    wanted: dict[str, Any] = dict.fromkeys((*known["nested"], "quantization_config"), dict)
+    wanted |= {k: int | str | list if "every" in v else list | str for k, v in PATTERNS.items()}
+    for key, kind in wanted.items():
+        if config.get(key) and not isinstance(config[key], kind):
+            raise UserError(f"{path}: '{key}' has an unknown form: {config[key]!r:.40}")
     for table in known["nested"]:
         config |= config.get(table) or {}
     family = str(config.get("model_type") or whole.get("model_type", "")).removesuffix("_text")
@@ -64,14 +71,10 @@ def decoder_config(path: Path) -> tuple[Config, str]:
 
 
 def layer_kinds(config: Config, path: Path) -> Counter[str]:
-    """Return the number of layers of each kind that the patterns of a config name.
-
-    Raises:
-        UserError: a pattern names a kind of layer that is not modelled, or too few layers.
-    """
+    """Return the number of layers of each kind by a config's patterns, or raise `UserError`."""
     found, known = Counter[str](), read_toml(KEYS)
     layers = _first_int(config, known["words"]["layers"])
-    for key, kinds in known["patterns"].items():
+    for key, kinds in PATTERNS.items():
         value = config.get(key) or ()
         if isinstance(value, int):
             named = [kinds["every"][(i + 1) % value > 0] for i in range(layers)]
@@ -105,11 +108,7 @@ def _check_keys(config: Config, known: Config, path: Path) -> None:
 
 
 def _derived(known: Mapping[str, Any], sheet: Config, values: Config, path: Path) -> Config:
-    """Return a sheet with the values of expressions.
-
-    Raises:
-        UserError: a key is missing, or a refusal holds.
-    """
+    """Return a sheet with values of expressions; raise `UserError` where a refusal holds."""
     try:
         for sentence, holds in known.get("refusals", {}).items():
             if _expression(holds)(**values, m=sheet):

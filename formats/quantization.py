@@ -28,13 +28,7 @@ def precisions_of(
 ) -> dict[str, dict[str, float]]:
     """Return the share of each stored precision in each group of a checkpoint's weights.
 
-    Args:
-        config: keys of the text model.
-        path: file of the config.
-        layers: number of layers that have the group.
-
-    Raises:
-        UserError: a precision is unknown.
+    `layers` counts the layers that have a group. An unknown precision raises `UserError`.
     """
     beside = path.with_name(path.name.removesuffix("config.json") + "hf_quant_config.json")
     quant = read_config(beside) if beside.is_file() else {}
@@ -55,7 +49,8 @@ def precisions_of(
     split = (re.match(MODULE, name) for some in names for name in some)
     kept = [(int(m[1]) if m[1] else ALL, m[2]) for m in split if m and not mixed]
     mixture = layers["dense"] if layers["experts"] else 0  # leading layers without experts
-    end = config.get("num_hidden_layers", 1 << 16)
+    end = config.get("num_hidden_layers")
+    end = end if isinstance(end, int) else 1 << 16
     found = {}
     for group, pattern in known["modules"].items():
         named = Counter(
