@@ -542,7 +542,7 @@ def _flops_saved(run: ServingRun) -> float:
 def _mean_acceptance_length(state: ReplicaState) -> float | None:
     """Return the mean acceptance length: decoded tokens per request and iteration, or None."""
     steps = int(state.gaps.sum())
-    later = state.request[:, at.NUM_COMPUTED] - state.request[:, at.PROMPT] - 1
+    later = state.request[:, at.NUM_COMPUTED] - state.request[:, at.GIVEN_PROMPT] - 1
     return int(later[later > 0].sum()) / steps if steps else None
 
 

@@ -180,7 +180,7 @@ def _chunked(station: Station, lengths: Lengths, batch_size: Floats) -> list[Flo
         iterations - prompts_n,
         prompts_n,
         chunks,
-        iterations - needed - chunks,
+        np.maximum(0.0, iterations - needed - chunks),
     ]
 
 

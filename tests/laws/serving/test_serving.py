@@ -50,7 +50,8 @@ def is_whole(sample: Sample) -> Mask:
 def within_power(sample: Sample) -> tuple[np.ndarray, np.ndarray]:
     """Return the idle power and the power limit of all GPUs, in watts; inf where not fixed.
 
-    Pools of two GPU types and co-located models, which share a GPU's power, have no limit here.
+    Pools of two GPU types and co-located models, which share a GPU's power, have no limit here. A
+    model with time slices pays the power of its own slices alone.
     """
 
     def watts(point: dict[str, Any]) -> tuple[float, float]:
@@ -58,7 +59,8 @@ def within_power(sample: Sample) -> tuple[np.ndarray, np.ndarray]:
         gpu = what_if(load_gpu(point["gpu"]), **{name: point[name] for name in names})
         if point["pools.decode_gpu"] != NOTHING or point["colocation.models"] != NOTHING:
             return 0.0, np.inf
-        return idle_w_of(gpu) * point["colocation.power_share"], peak_w_of(gpu)
+        share = point["colocation.power_share"] * point["colocation.time_share"]
+        return idle_w_of(gpu) * share, peak_w_of(gpu)
 
     low, high = sample.per_row(watts).reshape(-1, 2).T
     return low * paid(sample), high * paid(sample)
