@@ -97,8 +97,8 @@ class Adder:
 
     def add_ignoring_eos(self, one: Request) -> Result:
         paged = self.ceil(one.extend) + self.options.page_size
-        room = self.available - self.current_offset
-        if paged > min(room, self.available - self.total_offset):
+        free = self.available - self.current_offset
+        if paged > min(free, self.available - self.total_offset):
             return Result.NO_TOKEN
         new = (one.output - one.written, one.prompt + one.written)
         if self.states is None:
@@ -114,7 +114,7 @@ class Adder:
         freed = 0
         for i, (left, occupied) in enumerate(self.states):
             count = len(self.states) - i
-            if room - paged + freed - left * count <= count:
+            if free - paged + freed - left * count <= count:
                 return Result.NO_TOKEN
             freed += occupied
         if one.extend <= self.chunk:
