@@ -211,7 +211,7 @@ def stage_of(model: LanguageModel, layout: Parallelism, stage: int) -> Stage:
 
     >>> from simulators.catalog.model import load_model
     >>> stage_of(load_model("deepseek_v3"), Parallelism(tp=8, pp=4), 0)
-    Stage(dense_layers=3, expert_layers=13, has_embedding=True, has_head=False)
+    Stage(dense_layers=3, expert_layers=13, has_embedding=True, has_head=False, bare_layers=0)
     """
     each, extra = divmod(model.layers, layout.pp)
     first = stage * each + min(stage, extra)
