@@ -187,6 +187,7 @@ def test_container_image_holds_all_required_files(tmp_path: Path) -> None:
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 4,
+        "max_position_embeddings": 4096,
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
     question = "ask --model llama3_1_8b --gpu h100_sxm --qps 1 --requests 30"
