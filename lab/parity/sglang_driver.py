@@ -20,7 +20,9 @@ torch_memory_saver torchcodec torchvision transformers triton"""
 MODULES = """configs disaggregation entrypoints function_call layers models multimodal parser
 utils.hf_transformers_patches utils.hf_transformers_utils"""
 ABSENT = (
-    *("sglang.jit_kernel.", "sglang.kernels.", "sglang.lang."),
+    "sglang.jit_kernel.",
+    "sglang.kernels.",
+    "sglang.lang.",
     *(f"{name}." for name in PACKAGES.split()),
     *(f"sglang.srt.{name}." for name in MODULES.split()),
 )

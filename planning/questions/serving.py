@@ -76,9 +76,21 @@ MAX_TPOT_S = 10.0
 HOUR, MTOK = "an hour", "per million tokens"
 
 ALTERNATIVES = (
-    *("gpu", "tp", "pp", "ep", "attention_dp", "replicas", "dtype", "scheduler"),
-    *("speculation.method", "speculation.num_draft_tokens", "moe.backend"),
-    *("pools.prefill_gpus", "pools.decode_gpus", "pools.prefill_tp", "pools.decode_tp"),
+    "gpu",
+    "tp",
+    "pp",
+    "ep",
+    "attention_dp",
+    "replicas",
+    "dtype",
+    "scheduler",
+    "speculation.method",
+    "speculation.num_draft_tokens",
+    "moe.backend",
+    "pools.prefill_gpus",
+    "pools.decode_gpus",
+    "pools.prefill_tp",
+    "pools.decode_tp",
 )
 """Fields, in one of which the runner-up differs from the best design."""
 

@@ -29,8 +29,15 @@ MIN_SHOWN, MAX_CHANGES = 0.01, 6
 """Smallest share or gain printed, and largest number of gains printed."""
 
 SHOWN = (
-    *("step_s", "mfu", "tokens_per_s_per_gpu", "bubble_share", "memory_bytes", "goodput_share"),
-    *("loss", "run_s", "run_energy_j"),
+    "step_s",
+    "mfu",
+    "tokens_per_s_per_gpu",
+    "bubble_share",
+    "memory_bytes",
+    "goodput_share",
+    "loss",
+    "run_s",
+    "run_energy_j",
 )
 """Metrics of the answer."""
 

@@ -185,9 +185,21 @@ def load_gpu(name: str) -> Gpu:
 
 
 CHIP = (
-    *("architecture", "vendor", "peak_flops", "hbm_bytes_per_s", "sm_count", "clock_hz"),
-    *("l2_bytes", "sram_bytes_per_sm", "exponentials_per_clock", "tdp_w", "link_bytes_per_s"),
-    *("pcie_bytes_per_s", "validated", "memory", "levels"),
+    "architecture",
+    "vendor",
+    "peak_flops",
+    "hbm_bytes_per_s",
+    "sm_count",
+    "clock_hz",
+    "l2_bytes",
+    "sram_bytes_per_sm",
+    "exponentials_per_clock",
+    "tdp_w",
+    "link_bytes_per_s",
+    "pcie_bytes_per_s",
+    "validated",
+    "memory",
+    "levels",
 )
 """The facts that times depend on."""
 

@@ -87,7 +87,10 @@ CUT = ("tp", "pp", "ep", "attention_dp", "moe.redundant_experts")
 """Fields of a point that set the parallelism of a replica."""
 
 POOLS = (
-    *("pools.prefill_gpus", "pools.decode_gpus", "pools.prefill_tp", "pools.decode_tp"),
+    "pools.prefill_gpus",
+    "pools.decode_gpus",
+    "pools.prefill_tp",
+    "pools.decode_tp",
     "pools.decode_gpu",
 )
 """Fields of a point that describe separate pools."""

@@ -253,8 +253,11 @@ def price_share(point: ServingPoint) -> float:
 
 
 PRICE_SHARE_FIELDS = (
-    *("colocation.sharing", "colocation.models", "colocation.sm_share"),
-    *("colocation.other_sm_share", "colocation.mig_slice"),
+    "colocation.sharing",
+    "colocation.models",
+    "colocation.sm_share",
+    "colocation.other_sm_share",
+    "colocation.mig_slice",
 )
 """Fields of a point, besides its GPU, that determine its share of a GPU's price."""
 

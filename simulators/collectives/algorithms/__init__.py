@@ -14,7 +14,12 @@ from simulators.core.jit import i8, struct
 
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BROADCAST, SEND_RECV = range(6)
 COLLECTIVES = (
-    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"),
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "send_recv",
 )
 """By code; sizes are the full buffer of a rank, for all_gather the shard of a rank."""
 

@@ -83,7 +83,10 @@ def read_graph(path: Path) -> tuple[Operator, ...]:
 
 NS_PER_US = 1000
 COLUMNS = (
-    *("layer", "forward_us", "input_grad_us", "weight_grad_us"),
+    "layer",
+    "forward_us",
+    "input_grad_us",
+    "weight_grad_us",
     "weight_grad_all_reduce_bytes",
 )
 

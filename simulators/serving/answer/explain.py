@@ -81,7 +81,7 @@ def explained_request(run: ServingRun) -> list[Contribution]:
         raise Infeasible("no_request_is_answered", "no request completed")
     drafters = {phase: drafter_of(run.point, one) for phase, one in hardware.items()}
     fleets = {phase: fleet_of(run.point, one) for phase, one in hardware.items()}
-    steps, passes = _mean_steps(run.state), _passes(run.state)
+    steps, passes = _steps_and_passes(run.state)
     moves_s = {
         "wait for KV blocks": metrics.kv_wait_mean_s,
         "KV transfer": metrics.kv_transfer_mean_s,
@@ -111,13 +111,22 @@ def explained_request(run: ServingRun) -> list[Contribution]:
     return [*rows, *(replace(row, energy_j=row.energy_j * scale) for row in parts)]
 
 
-def _mean_steps(state: ReplicaState) -> dict[str, Step]:
-    """Return the mean batch with prompts, and the mean batch weighted by its decodes, by phase.
+def _steps_and_passes(state: ReplicaState) -> tuple[dict[str, Step], dict[str, float]]:
+    """Return the mean batch and the passes of a request, by phase.
 
-    The context of a decode is the mean over all output tokens of all requests. Of synchronous ranks
-    the one with most tokens counts, for all of them, as in the price of their iteration.
+    The mean is of batches with prompts, and of batches weighted by their decodes. The context of a
+    decode is the mean over all output tokens of all requests. Of synchronous ranks the one with
+    most tokens counts, for all of them, as in the price of their iteration.
     """
-    replica, formed_s, prefills, prompts, decodes, drafted = _batches(state)
+    log = batch_table(state)
+    names = ("replica", "formed_s", "requests", "prompt_tokens", "tokens", "drafted")
+    replica, formed_s, requests, prompts, tokens, drafted = (
+        log[name].to_numpy().astype(float) for name in names
+    )
+    decodes = (tokens - prompts) / (1.0 + drafted)
+    prefills = requests - decodes
+    completed = max(1, int((state.times[:, at.COMPLETED] >= 0.0).sum()))
+    passes = {PROMPT: prefills.sum() / completed, LATER: decodes.sum() / completed}
     if (ranks := int(state.limits[at.RANKS])) > 1:
         iteration = np.stack([replica // ranks, formed_s])
         order = np.lexsort([prompts + decodes * (1.0 + drafted), *iteration])
@@ -135,25 +144,8 @@ def _mean_steps(state: ReplicaState) -> dict[str, Step]:
         "decode_kv_tokens": decodes * context,
     }
     weights = {PROMPT: (prompts > 0).astype(float), LATER: decodes}
-    return {phase: _mean_step(sums, of, past) for phase, of in weights.items() if of.any()}
-
-
-def _batches(state: ReplicaState) -> list[Floats]:
-    """Return per batch: replica, start, prefills, their tokens, decodes, drafts of a decode."""
-    log = batch_table(state)
-    names = ("replica", "formed_s", "requests", "prompt_tokens", "tokens", "drafted")
-    replica, formed_s, requests, prompts, tokens, drafted = (
-        log[name].to_numpy().astype(float) for name in names
-    )
-    decodes = (tokens - prompts) / (1.0 + drafted)
-    return [replica, formed_s, requests - decodes, prompts, decodes, drafted]
-
-
-def _passes(state: ReplicaState) -> dict[str, float]:
-    """Return the prefill and the decode passes of a request, by phase."""
-    _, _, prefills, _, decodes, _ = _batches(state)
-    completed = max(1, int((state.times[:, at.COMPLETED] >= 0.0).sum()))
-    return {PROMPT: float(prefills.sum()) / completed, LATER: float(decodes.sum()) / completed}
+    steps = {phase: _mean_step(sums, of, past) for phase, of in weights.items() if of.any()}
+    return steps, passes
 
 
 def _mean_step(sums: Mapping[str, Floats], weights: Floats, past: float) -> Step:

@@ -114,15 +114,20 @@ eight data drives (NVIDIA DGX H100 data sheet)."""
 ROUTED_LAYERS = 0.5
 """Share of layers that route tokens in a mixture of depths: every other layer."""
 
-COPIED = (
-    *("max_num_seqs", "max_prefill_tokens", "token_budget", "stages", "ranks", "poll_interval"),
-    *("prefix_caching", "swap_capacity", "host_cache_capacity", "reserves_output"),
-    *("overlap_schedule", "num_draft_tokens", "draft_counts_waiting", "seed"),
-    *("max_concurrent_batches", "async_scheduling", "reserve_full_isl"),
-    *("long_prefill_token_threshold", "num_lookahead_tokens", "drops_cached_block"),
-    *("ignore_eos", "caches_at_end"),
+CONVERTED = (
+    "blocks",
+    "block_size",
+    "watermark",
+    "max_model_len",
+    "reserves",
+    "move_s",
+    "acceptance",
+    "draft_max_running",
+    "accept_cycle",
+    "drafts_beyond_end",
+    "schedule_conservativeness",
 )
-"""Fields of `ReplicaLimits` that kernels read as columns of the same name."""
+"""Fields of `ReplicaLimits` that kernels read in another form; others are columns of that name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,8 +173,9 @@ class ReplicaLimits:
         Schedulers that reserve memory run at most the requests that fit at the longest length.
         """
         limits = np.zeros(at.LIMITS, np.int64)
-        for name in COPIED:
+        for name in (one.name for one in fields(self) if one.name not in CONVERTED):
             limits[getattr(at, name.upper())] = getattr(self, name)
+        limits[at.MAX_CONCURRENT_BATCHES] = self.max_concurrent_batches
         limits[at.BLOCK], limits[at.WATERMARK] = self.block_size, self.watermark_blocks
         limits[at.SLOTS_BEYOND_END] = self.drafts_beyond_end * at.ALL_DECODES
         limits[at.CONSERVATIVENESS] = round(self.schedule_conservativeness * 1e6)

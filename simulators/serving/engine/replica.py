@@ -407,8 +407,15 @@ def sort_by_arrival(request: Ints, members: Ints, count: int) -> int:
 
 
 LOG_COLUMNS = (
-    *("replica", "formed_s", "end_s", "requests", "prompt_tokens", "tokens", "waiting"),
-    *("kv_blocks", "drafted"),
+    "replica",
+    "formed_s",
+    "end_s",
+    "requests",
+    "prompt_tokens",
+    "tokens",
+    "waiting",
+    "kv_blocks",
+    "drafted",
 )
 
 BINS_PER_OCTAVE = 256

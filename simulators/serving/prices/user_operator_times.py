@@ -32,8 +32,15 @@ TOKEN_STEP = 8
 """Linear layers are tabulated at multiples of this number of tokens."""
 
 ONCE = (
-    *("attn_pre_proj", "attn_post_proj", "attn_rope", "input_layernorm", "mlp_up_proj"),
-    *("mlp_down_proj", "mlp_act", "post_attention_layernorm", "add"),
+    "attn_pre_proj",
+    "attn_post_proj",
+    "attn_rope",
+    "input_layernorm",
+    "mlp_up_proj",
+    "mlp_down_proj",
+    "mlp_act",
+    "post_attention_layernorm",
+    "add",
 )
 """Operators of a layer whose time depends on the rounded number of tokens alone."""
 

@@ -213,14 +213,32 @@ GAP_SCV = {POISSON: 1.0, EVEN: 0.0}
 """Squared coefficient of variation of the gaps between arrivals."""
 
 _EVENT_OPTIONS = (
-    *("sessions.turns", "sessions.turn_tokens", "scheduling.mixed_step", "ep"),
-    *("attention_dp", "moe.backend", "moe.redundant_experts", "moe.routing_skew"),
-    *("moe.routing_histogram", "lengths.spread", "lengths.shape"),
-    *("lengths.max_output_tokens", "client.frontend_s", "cache.preemption"),
-    *("iteration_table", "measurement.warmup", "without", "scheduling.poll_interval"),
-    *("speculation.disable_batch", "speculation.rule", "cache.prefix_host_bytes"),
-    *("lora.adapters", "autoscaling.min_replicas", "dynamic.exit_depth"),
-    *("dynamic.mod_capacity", "dynamic.prune_keep_ratio"),
+    "sessions.turns",
+    "sessions.turn_tokens",
+    "scheduling.mixed_step",
+    "ep",
+    "attention_dp",
+    "moe.backend",
+    "moe.redundant_experts",
+    "moe.routing_skew",
+    "moe.routing_histogram",
+    "lengths.spread",
+    "lengths.shape",
+    "lengths.max_output_tokens",
+    "client.frontend_s",
+    "cache.preemption",
+    "iteration_table",
+    "measurement.warmup",
+    "without",
+    "scheduling.poll_interval",
+    "speculation.disable_batch",
+    "speculation.rule",
+    "cache.prefix_host_bytes",
+    "lora.adapters",
+    "autoscaling.min_replicas",
+    "dynamic.exit_depth",
+    "dynamic.mod_capacity",
+    "dynamic.prune_keep_ratio",
 )
 EVENT_ONLY = {c.name: c.default for c in columns_of(ServingPoint) if c.name in _EVENT_OPTIONS}
 """Fields that the analytic fidelity supports only at their default values."""
@@ -310,9 +328,21 @@ def design_of(
 
 
 _NUMBERS = (
-    *("tp", "pp", "replicas", "chunk_size", "max_batch", "scheduling.max_batch_tokens"),
-    *("cache.block_size", "arrivals.clients", "qps", "client.think_s", "memory_fraction"),
-    *("cache.watermark", "max_context", "usd_per_gpu_hour", "sessions.system_prompt_tokens"),
+    "tp",
+    "pp",
+    "replicas",
+    "chunk_size",
+    "max_batch",
+    "scheduling.max_batch_tokens",
+    "cache.block_size",
+    "arrivals.clients",
+    "qps",
+    "client.think_s",
+    "memory_fraction",
+    "cache.watermark",
+    "max_context",
+    "usd_per_gpu_hour",
+    "sessions.system_prompt_tokens",
     "cache.prefix_caching",
 )
 

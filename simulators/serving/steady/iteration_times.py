@@ -34,8 +34,15 @@ from simulators.workload.llm.step import Step, decode_step
 from simulators.workload.operators import Column
 
 OWN = (
-    *("pp", "ep", "attention_dp", "moe.backend", "moe.redundant_experts", "replicas"),
-    *("without", "scheduling.mixed_step", "usd_per_gpu_hour"),
+    "pp",
+    "ep",
+    "attention_dp",
+    "moe.backend",
+    "moe.redundant_experts",
+    "replicas",
+    "without",
+    "scheduling.mixed_step",
+    "usd_per_gpu_hour",
 )
 """Fields in which rows of a family may differ, or that only the event fidelity uses."""
 

@@ -183,21 +183,20 @@ def _mixture(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
         counted=layout.routing.counted,
     )
     routed = everywhere * model.top_k / layout.ep  # rows of the busiest GPU's experts
+    into_latent: tuple[Compute, ...] = ()
+    out_of_latent: tuple[Compute, ...] = ()
+    if latent:
+        into_latent = (shard.linear("experts_latent_down", tokens, latent, model.hidden, repeat),)
+        out_of_latent = (shard.linear("experts_latent_up", tokens, model.hidden, latent, repeat),)
     return (
         shard.wide("router", tokens, model.experts, model.hidden, repeat),
-        *(
-            (shard.linear("experts_latent_down", tokens, latent, model.hidden, repeat),)
-            * (latent > 0)
-        ),
+        *into_latent,
         shard.pointwise("gather_by_expert", routed * hidden, repeat),
         _experts("experts_up", shard, everywhere, up * width, hidden),
         shard.pointwise("experts_activation", routed * width, repeat, float(up)),
         _experts("experts_down", shard, everywhere, hidden, width),
         shard.pointwise("weighted_sum", tokens * hidden, repeat, float(model.top_k)),
-        *(
-            (shard.linear("experts_latent_up", tokens, model.hidden, latent, repeat),)
-            * (latent > 0)
-        ),
+        *out_of_latent,
     )
 
 
