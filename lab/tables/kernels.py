@@ -13,13 +13,14 @@ of the split all its rows fall.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -40,6 +41,7 @@ from lab.tables.rows import (
     joined,
     metered,
     numbers,
+    read_frame,
     read_table,
     tidy,
 )
@@ -61,6 +63,8 @@ FACTS = {
 }
 FUSED, LAYERS, SERIES = FACTS["fused"], FACTS["expert_layers"], FACTS["chunks"]
 TENSOR, ENGINE, AUXILIARY = (FACTS[name] for name in ("tensor", "engine_layers", "auxiliary"))
+STATES = FACTS["states"]
+STATE_SIZES = AUXILIARY.sizes | {"kda": STATES.kda}
 FOLDER: str = FUSED.folder
 GPUS, NARROW = tuple(FUSED.gpus), tuple(FUSED.narrow)
 NAMED: Mapping[str, str] = FUSED.gpu_names
@@ -486,12 +490,45 @@ def read_auxiliary_rows(reference: Path, gpu: str) -> list[Rows]:
     found: list[Rows] = []
     for name in AUXILIARY.sizes:
         for table in existing(reference / FOLDER / f"{name}.parquet", gpu=gpu):
-            found += _auxiliary_kernels(name, table, gpu)
+            found += auxiliary_kernels(name, table, gpu)
     if gpu in AUXILIARY.embedding_gpus:
         wanted = {"gpu": AUXILIARY.embedding_gpus[gpu], "source": "vidur"}
         tables = existing(reference / AUXILIARY.embeddings, **wanted)
         found += [_embeddings(table, gpu) for table in tables]
     return found
+
+
+def read_state_rows(reference: Path, gpu: str) -> list[Rows]:
+    """Return states and convolutions of one GPU that `read_auxiliary_rows` does not read."""
+    name_of = NAMED.get(gpu, gpu)
+    return [
+        rows
+        for name in STATES.gpus.get(gpu, ())
+        for table in _newest(reference / f"{at}/{name}.parquet" for at in STATES.tables[name])
+        for rows in auxiliary_kernels(name, table.filter(pc.equal(table["gpu"], name_of)), gpu)
+    ]
+
+
+def _newest(files: Iterable[Path]) -> Iterator[pa.Table]:
+    """Yield the rows of the newest release of each GPU and framework, from the first table."""
+    words = pl.col("gpu", "framework", "version", "kernel", "phase").cast(pl.String)
+    found = [
+        frame.filter(
+            pl.col("phase").is_in(STATES.phases),
+            pl.col("kernel").is_not_null(),
+            pl.col("version").str.contains(STATES.release),
+        ).with_columns(table=number)
+        for number, file in enumerate(file for file in files if file.is_file())
+        for frame in [read_frame(file).with_columns(words)]
+    ]
+    if found:
+        frame = pl.concat(found, how="diagonal_relaxed")
+        numbers_of = pl.col("version").str.extract_all("[0-9]+")
+        release = numbers_of.list.eval(pl.element().str.zfill(6)).list.join(".")
+        frame = frame.with_columns(release=release)
+        frame = frame.filter(pl.col("release") == pl.col("release").max().over("gpu", "framework"))
+        first_table = pl.col("table") == pl.col("table").min().over("gpu", "framework")
+        yield frame.filter(first_table).to_arrow()
 
 
 def _embeddings(table: pa.Table, gpu: str) -> Rows:
@@ -506,21 +543,24 @@ def _embeddings(table: pa.Table, gpu: str) -> Rows:
     return rows.where(np.isfinite(seconds) & (seconds > 0.0))
 
 
-def _auxiliary_kernels(name: str, table: pa.Table, gpu: str) -> Iterator[Rows]:
+def auxiliary_kernels(name: str, table: pa.Table, gpu: str) -> Iterator[Rows]:
+    """Yield the kernels of a table of one GPU, by framework."""
     for (framework, kernel), rows in by_labels(table, "framework", "kernel"):
         if AUXILIARY.difference in kernel or rows.num_rows < AUXILIARY.least_rows:
             continue
         version, phase = first(rows, "version"), PHASES[first(rows, "phase")]
-        columns = numbers(rows, (*AUXILIARY.sizes[name], "latency_us"))
+        columns = numbers(rows, (*STATE_SIZES[name], "latency_us"))
         seconds = columns.pop("latency_us") * 1e-6
         make = functools.partial(_auxiliary_of, name, kernel, phase, version in AUXILIARY.keys_only)
         labels = {"gpu": gpu, "framework": framework, "version": version}
-        yield _auxiliary_rows(columns, seconds, make, **labels)
+        dtype = AUXILIARY.rules.get(name, "bf16")
+        yield _auxiliary_rows(columns, seconds, make, dtype=dtype, **labels)
 
 
 def _auxiliary_rows(sizes: Sizes, seconds: Floats, make: Make, **labels: Any) -> Rows:
     kernel, group = kernel_of(make(sizes)), group_of(sizes.values())
-    return tidy(sizes, seconds, group, kernel=kernel, dtype="bf16", operator_of=make, **labels)
+    labels = {"dtype": "bf16", **labels}
+    return tidy(sizes, seconds, group, kernel=kernel, operator_of=make, **labels)
 
 
 def _auxiliary_of(table: str, kernel: str, phase: str, keys_only: bool, s: Sizes) -> Auxiliary:
@@ -532,11 +572,17 @@ def _auxiliary_of(table: str, kernel: str, phase: str, keys_only: bool, s: Sizes
         tokens = s["batch_size"] * s["isl"]
         sizes |= {"tokens": tokens, "heads": s["num_heads"], "head_dim": s["head_dim"]}
         return operators.EncoderAttention(**sizes)
-    sizes |= {"phase": phase, "tokens": s["batch_size"] * s["seq_len"]}
+    sizes |= {"phase": phase, "tokens": s["batch_size"] * s["seq_len"], "in_loop": True}
+    sizes["rule"] = AUXILIARY.rules.get(table, "delta")
     if kernel.startswith("causal_conv1d"):
         return operators.CausalConvolution(channels=_channels(s, keys_only), **sizes)
     sizes |= {"key_heads": s["num_k_heads"], "value_heads": s["num_v_heads"]}
     return operators.StateUpdate(**sizes)
+
+
+def is_state(kernel: str) -> bool:
+    """Return whether a kernel updates a recurrent state, or is the convolution before it."""
+    return kernel.startswith(("delta", "convolution"))
 
 
 def _channels(s: Sizes, keys_only: bool) -> Floats:

@@ -22,8 +22,9 @@ OVERLAPPED = 4
 CONVOLVED = 4
 """Tokens seen by the short convolution of a layer with a state."""
 
-STATE_RULES = ("delta", "ssd")
-"""State updates: gated delta rule (Yang et al., 2024), Mamba-2 (Dao, Gu, 2024)."""
+STATE_RULES = ("delta", "kda", "ssd")
+"""State updates: gated delta rule (Yang et al., 2024), Kimi delta attention, with a gate per number
+of a key (Kimi Team, "Kimi Linear", 2025), Mamba-2 (Dao, Gu, 2024)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,7 @@ class LanguageModel:
     window: int = 0  # of the other layers, in tokens; 0: these layers keep a state
     window_kv_heads: int = 0  # 0: equal to kv_heads
     window_head_dim: int = 0  # 0: equal to head_dim
-    state_rule: str = "delta"  # update of a state: gated delta rule, or ssd of Mamba-2
+    state_rule: str = "delta"  # update of a state, one of `STATE_RULES`
     state_key_heads: int = 0  # key heads of a state layer; groups of Mamba-2
     state_value_heads: int = 0
     state_head_dim: int = 0  # of keys; the state size of Mamba-2

@@ -31,6 +31,7 @@ DEFAULT_RATES = PACKAGE / "kernels" / "default_rates.toml"
 RELATIVES = Path(__file__).with_name("relatives.toml")
 SUMMARY = "measured_gpus"  # the fp32 calibration file that summarizes all shipped GPUs
 POWER = "power"  # the kind of calibration that holds watts; all other kinds hold times
+STATES = "states"  # the kind of calibration of recurrent states, timed also on GPUs without others
 
 Stamp = tuple[int, ...]
 """Modification times of the calibration folders, in ns: part of the key of every cache."""
@@ -346,7 +347,8 @@ def has_related_gpu(gpu: Gpu, level: str = BEST) -> bool:
 
 def unmeasured(gpus: Iterable[str]) -> list[str]:
     """Return the GPUs without measured kernels. A what-if GPU counts as its base GPU."""
-    known = {name for kind in kinds() if kind != POWER for name in calibrations(kind)}
+    counted = (kind for kind in kinds() if kind not in (POWER, STATES))
+    known = {name for kind in counted for name in calibrations(kind)}
     found = {name: load_gpu(name) for name in dict.fromkeys(gpus)}
     return [name for name, gpu in found.items() if (gpu.measured_as or gpu.name) not in known]
 

@@ -361,7 +361,7 @@ class Kernels:
     """The kernel simulator."""
 
     name: str = "kernels"
-    version: int = 17
+    version: int = 18
     point: type = KernelPoint
     metrics: type = KernelMetrics
 

@@ -52,7 +52,7 @@ class Serving:
     """The serving simulator: its point, metrics, bounds, costs and explanations."""
 
     name: str = "serving"
-    version: int = 19
+    version: int = 20
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts

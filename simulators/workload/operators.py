@@ -140,6 +140,8 @@ class CausalConvolution(Launched):
     requests: Column
     tokens: Column  # of all requests
     channels: Column
+    rule: str = "delta"  # of the state behind it
+    in_loop: bool = False  # launched again and again: L2 keeps what fits
     dtype: str = "bf16"
 
 
@@ -158,7 +160,8 @@ class StateUpdate(Launched):
     value_heads: Column
     key_dim: float = 128.0
     value_dim: float = 128.0
-    rule: str = "delta"  # gated delta rule, or ssd of Mamba-2
+    rule: str = "delta"  # gated delta rule, kda (a gate per key number), or ssd of Mamba-2
+    in_loop: bool = False  # launched again and again: L2 keeps what fits
     dtype: str = "bf16"
 
 

@@ -230,7 +230,7 @@ def test_mamba_layer_uses_a_separate_update_rule(tmp_path: Path) -> None:
     assert isinstance(projected, Gemm)
     assert projected.n == 2 * 64 * 64 + 2 * 128  # values and their gate, keys and queries
     file.write_text(file.read_text().replace("ssd", "rwkv"))
-    with pytest.raises(UserError, match="delta or ssd"):
+    with pytest.raises(UserError, match="delta or kda or ssd"):
         load_model(str(file))
 
 

@@ -289,18 +289,33 @@ def fit_auxiliary_kernels(reference: Path, only: Sequence[str] = ()) -> Iterator
             continue
         measured = tables.read_auxiliary_rows(reference, name)
         done = [
-            _fit_auxiliary(parts, load_gpu(name))
+            fit_auxiliary(parts, load_gpu(name))
             for parts in grouped(measured, lambda part: part.name).values()
-            if sum(np.count_nonzero(~part.held_out) for part in parts)
-            >= CONFIG.fewest_auxiliary / 2
+            if sum(np.count_nonzero(~part.held_out) for part in parts) >= CONFIG.fewest_form_rows
         ]
-        yield calibration.entries("auxiliary_kernels", name, done)
+        yield calibration.entries("auxiliary_kernels", name, done, leaf_step=1e-3, digits=3)
 
 
-def _fit_auxiliary(parts: Sequence[Rows], gpu: Gpu) -> FittedEntry:
+def fit_state_kernels(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration]:
+    """Yield the calibrations of recurrent states on further GPUs and of further rules."""
+    for name in chosen(only, tables.STATES.gpus):
+        measured = tables.read_state_rows(reference, name)
+        done = [
+            fit_auxiliary(parts, load_gpu(name))
+            for parts in grouped(measured, lambda part: part.name).values()
+        ]
+        yield calibration.entries("state_kernels", name, done, leaf_step=1e-3, digits=3)
+
+
+def fit_auxiliary(parts: Sequence[Rows], gpu: Gpu) -> FittedEntry:
+    """Return the entry of one auxiliary kernel: the form, and trees if there are enough rows."""
     seen = [part.where(~part.held_out) for part in parts]
     works = [vars(auxiliary_kernels.work_of(part.operator)) for part in seen]
-    work = {name: np.concatenate([one[name] for one in works], axis=-1) for name in works[0]}
+    work = {
+        name: np.concatenate([one[name] for one in works], axis=-1)
+        for name, column in works[0].items()
+        if np.ndim(column)
+    }
     seconds = np.concatenate([part.seconds for part in seen])
 
     def form_s(numbers: Numbers, rows: Any = slice(None)) -> Floats:
@@ -308,19 +323,28 @@ def _fit_auxiliary(parts: Sequence[Rows], gpu: Gpu) -> FittedEntry:
         return auxiliary_kernels.form_seconds(some, "bf16", gpu, numbers)
 
     few = measured_rows.evenly(seconds.size, CONFIG.auxiliary_rows)
-    numbers = form("auxiliary").fit(lambda one: form_s(one, few), seconds[few])
+    name = "states" if tables.is_state(parts[0].kernel) else "auxiliary"
+    numbers = form(name).fit(lambda one: form_s(one, few), seconds[few])
     entry = plain_entry(parts[0], numbers)
     if seconds.size >= CONFIG.fewest_auxiliary:
         trees = calibration.fit_correction(
             work["features"], form_s(numbers), seconds, **CONFIG.auxiliary
         )
-        entry = replace(entry, correction=trees)
+        corrected = replace(entry, correction=trees)
+        plain, whole = (_error(one, seen, gpu) for one in (entry, corrected))
+        if name == "auxiliary" or whole < CONFIG.tree_gain * plain:
+            entry = corrected
     return calibration.judged(
         entry,
         parts,
         seconds.size,
         lambda part, e: auxiliary_kernels.fitted_seconds(part.operator, gpu, e),
     )
+
+
+def _error(entry: Entry, parts: Sequence[Rows], gpu: Gpu) -> float:
+    each = [auxiliary_kernels.fitted_seconds(part.operator, gpu, entry) for part in parts]
+    return mape(np.concatenate(each), np.concatenate([part.seconds for part in parts]))
 
 
 def places(steps: Attention) -> Floats:

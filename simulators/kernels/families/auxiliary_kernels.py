@@ -1,9 +1,14 @@
 """State convolutions and updates, encoder attention, quantization and embedding.
 
-All have one formula, with up to five constants per GPU, framework and kernel, and trees:
+All have one formula, with up to seven constants per GPU, framework and kernel, and trees:
 
-    t = start + ((flops / (compute peak))^4 + (bytes / (bandwidth b))^4)^(1/4)
+    lost = f^6 / (1 + f^6),  f = bytes / (l2_share L2)
+    memory = bytes (lost + (1 - lost) / l2_speed) / (bandwidth b)
+    t = start + ((flops / (compute peak))^4 + memory^4)^(1/4)
               + blocks block_clocks / (SMs clock) + longest chain_clocks / clock
+
+States and convolutions were timed in loops of one launch, which find their inputs in L2 if these
+fit. In an engine the other layers replace them, so `lost` is 1 there, as it is in other kernels.
 
 `blocks` start one after another, such as the heads of a request, or the numbers that an embedding
 gathers (one or two clocks of an SM each in PyTorch). `longest` is the number of tokens that one
@@ -25,7 +30,7 @@ from simulators.core.jit import Floats
 from simulators.kernels.corrections import corrected
 from simulators.kernels.families.family import Entry, OperatorFamily, entry_of, seconds_by
 from simulators.kernels.profile import Profile
-from simulators.kernels.tiling import four_norm
+from simulators.kernels.tiling import four_norm, l2_miss_rate
 from simulators.workload import operators as ops
 from simulators.workload.operators import STATE_CHUNK, Column, Quantisation
 from simulators.workload.precision import BYTES
@@ -59,6 +64,7 @@ class KernelWork:
     blocks: Floats
     longest: Floats
     features: Floats  # one per row, in the shape of the columns; none falls when a batch grows
+    kept: Floats | float = 0.0  # 1 if L2 keeps what fits from the launch before
 
 
 def work_of(op: Auxiliary) -> KernelWork:
@@ -75,7 +81,7 @@ def kernel_of(op: Auxiliary) -> str:
     if isinstance(op, ops.CausalConvolution):
         return f"convolution_{op.phase}"
     if isinstance(op, ops.StateUpdate):
-        return f"{op.rule}_{op.phase}"
+        return f"delta_{op.phase}"
     if isinstance(op, Quantisation):
         return "scan" if op.scan else "quantise"
     return "embedding" if isinstance(op, ops.Embedding) else "encoder"
@@ -97,18 +103,27 @@ def fitted_seconds(op: Auxiliary, gpu: Gpu, entry: Entry | Mapping[str, float]) 
     if isinstance(entry, Entry) and entry.correction is not None:
         flat = work.features.reshape(len(work.features), -1)
         seconds = corrected(entry.correction, flat, seconds)
-    memory_s = work.moved_bytes / gpu.hbm_bytes_per_s
+    memory_s = _memory_s(work, gpu, numbers)
     return np.maximum(seconds, np.maximum(work.flops / _peak(work, op.dtype, gpu), memory_s))
 
 
 def form_seconds(work: KernelWork, dtype: str, gpu: Gpu, numbers: Mapping[str, float]) -> Floats:
     """Return the seconds by the formula, without trees."""
     compute_s = work.flops / (numbers["compute"] * _peak(work, dtype, gpu))
-    memory_s = work.moved_bytes / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
+    memory_s = _memory_s(work, gpu, numbers) / numbers["bandwidth"]
     clocks = work.blocks * numbers["block_clocks"] / gpu.sm_count
     clocks = clocks + work.longest * numbers["chain_clocks"]
     seconds = numbers["start_s"] + four_norm(compute_s, memory_s) + clocks / gpu.clock_hz
     return np.asarray(seconds, np.float64)
+
+
+def _memory_s(work: KernelWork, gpu: Gpu, numbers: Mapping[str, float]) -> Floats:
+    """Return the seconds of the traffic at full bandwidth; L2 is `l2_speed` times as fast."""
+    memory_s = work.moved_bytes / gpu.hbm_bytes_per_s
+    if "l2_speed" in numbers:
+        hit = 1.0 - l2_miss_rate(work.moved_bytes / (numbers["l2_share"] * gpu.l2_bytes))
+        memory_s = memory_s * (1.0 - work.kept * hit * (1.0 - 1.0 / numbers["l2_speed"]))
+    return np.asarray(memory_s, np.float64)
 
 
 def _peak(work: KernelWork, dtype: str, gpu: Gpu) -> float:
@@ -125,6 +140,7 @@ def _convolution(c: ops.CausalConvolution) -> KernelWork:
         blocks=requests * channels / STATE_CHUNK,
         longest=_each(tokens, requests),
         features=_rows(requests, tokens, channels),
+        kept=np.full_like(tokens, c.in_loop),
     )
 
 
@@ -134,6 +150,8 @@ def _states(s: ops.StateUpdate) -> KernelWork:
     state = heads * s.key_dim * s.value_dim
     ends = 2.0 * requests * state * STATE_BYTES
     streams = 2.0 * tokens * (keys * s.key_dim + heads * s.value_dim) * BYTES[s.dtype]
+    if s.rule == "kda":
+        streams = streams + tokens * heads * s.key_dim * BYTES[s.dtype]
     if s.phase == "decode":
         flops = 6.0 * tokens * state
         chunks = np.zeros_like(tokens)
@@ -147,6 +165,7 @@ def _states(s: ops.StateUpdate) -> KernelWork:
         blocks=(requests + chunks) * heads,
         longest=_each(tokens, requests),
         features=np.concatenate([_rows(requests, tokens, heads), keys[None], -keys[None]]),
+        kept=np.full_like(tokens, s.in_loop),
     )
 
 
@@ -208,13 +227,13 @@ def _rows(requests: Floats, tokens: Floats, width: Floats) -> Floats:
 def _entry(op: Auxiliary, gpu: Gpu, profile: Profile) -> Entry | None:
     """Return the entry of an operator's kernel, or of a similar measured kernel.
 
-    Mamba-2 states use the entry of the delta rule; quantization to formats without a measurement
-    uses the entry of fp8.
+    States of other rules, and their convolutions, use the entry of the delta rule unless they have
+    their own; quantization to formats without a measurement uses the entry of fp8.
     """
     kernel = kernel_of(op)
     dtype = "bf16" if BYTES[op.dtype] == BYTES["bf16"] else op.dtype
-    if kernel.startswith("ssd"):
-        kernel, dtype = kernel.replace("ssd", "delta"), "ssd"
+    if isinstance(op, ops.StateUpdate | ops.CausalConvolution) and op.rule != "delta":
+        dtype = op.rule
     if isinstance(op, Quantisation) and op.to != "fp8":
         dtype = op.to
     return entry_of(gpu, profile, kernel, tuple(dict.fromkeys((dtype, "bf16"))))

@@ -20,13 +20,20 @@ from simulators.core.calibration import read_calibration
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats
 from simulators.evidence.intervals import Band, band_from
-from simulators.evidence.lookup import Stamp, calibrations, find, nearest_relation, sources
+from simulators.evidence.lookup import (
+    STATES,
+    Stamp,
+    calibrations,
+    find,
+    nearest_relation,
+    sources,
+)
 from simulators.evidence.transfer import ARCHITECTURE, OWN
 from simulators.kernels.corrections import Correction, GridTable, correction_from, grids_from
 from simulators.kernels.profile import Profile, ReductionRates, VectorRates
 
-KINDS = ("mixed", "chain")
-"""Kinds of calibration that are named by the first word of a kernel's name."""
+KINDS = {"mixed": "mixed", "chain": "chain", "delta": STATES, "convolution": STATES}
+"""Kinds of calibration other than `fused`, by the first word of a kernel's name."""
 
 EIGHT_BITS = "fp8"
 """Format of keys that kernels multiply directly, or widen on GPUs without such a rate."""
@@ -82,7 +89,7 @@ def _entry(
 
     first = kernel.partition("_")[0]
     found = find(
-        first if first in KINDS else "fused",
+        KINDS.get(first, "fused"),
         gpu,
         architecture,
         look,
@@ -161,7 +168,7 @@ def entry_from(
 def tables_of(source: str, _now: Stamp) -> Mapping[str, Any]:
     """Return a GPU's entries by name."""
     found: dict[str, Any] = {}
-    for file in calibrations("fused").get(source, ()):
+    for file in calibrations(STATES).get(source, ()):
         found |= read_calibration(file)["entry"]
     return found
 

@@ -289,7 +289,8 @@ def _states(phase: str, shard: Shard, layers: float, step: Step) -> tuple[Comput
         **shared,
     )
     name = f"{phase}_state_convolution"
-    return CausalConvolution(name=name, channels=channels, **shared), update
+    rule = model.state_rule
+    return CausalConvolution(name=name, channels=channels, rule=rule, **shared), update
 
 
 def _sums(phase: str, step: Step) -> dict[str, Any]:
