@@ -88,6 +88,7 @@ class Question:
     budget: float | None = None  # upper limit of the first cost, in dollars
     prefilter: Callable[[pa.RecordBatch], NDArray[np.float64]] | None = None
     excluded: Mapping[str, str] = field(default_factory=dict)
+    resolved: Mapping[str, str] = field(default_factory=dict)  # metrics shown for null axes
     asked: Callable[[Mapping[str, Any]], str] = lambda _: ""  # describes a design's load
     refused: Mapping[str, str] = field(default_factory=dict)  # refused devices and reasons
 

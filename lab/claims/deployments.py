@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from lab.claims.claim import Cells, columns, figures, predict, together
+from lab.claims.claim import STATISTICS, Cells, columns, figures, predict, together
 from lab.fits import deployment_bands
 from lab.fits.deployments import run_cache_without, width_without
 from lab.fits.engines import by_replica, deployed_replica
@@ -31,6 +31,7 @@ from simulators.catalog.gpu import load_gpu
 from simulators.catalog.price import DEFAULT, usd_per_gpu_hours
 from simulators.composition.replica import load_runtime
 from simulators.serving.measured_deployments import Deployed, point_of
+from simulators.serving.point import ClientConfig, ServingPoint
 from simulators.serving.prices.iteration_table import pass_intervals
 from simulators.serving.simulator import simulate
 
@@ -40,6 +41,12 @@ DEADLINES_S = (0.025, 0.05, 0.1)  # of a token: a fast reader's, and two that al
 MAX_LOADS = 6  # of one replica that are simulated with its model left out
 LEVELS = ("measured", "unmeasured", "of its architecture unmeasured")
 """Evidence about the kernels of the GPU, in the order of `deployment_bands.KNOWN`."""
+
+GIVEN = (
+    *("model", "gpu", "tp", "ep", "attention_dp", "dtype", "runtime", "arrivals", "requests"),
+    *("prompt_tokens", "output_tokens", "lengths", "measurement"),
+)
+"""Fields of a deployment's point that are known without its launch options."""
 
 Times = Mapping[str, Floats]
 """Mean TPOT and TTFT of rows in seconds; NaN where unknown."""
@@ -155,14 +162,16 @@ def _all(reference: Path) -> tuple[list[PublicDeployment], pl.DataFrame]:
 
 
 def _predicted(
-    rows: Sequence[PublicDeployment], left_out: Callable[[PublicDeployment], str]
+    rows: Sequence[PublicDeployment],
+    left_out: Callable[[PublicDeployment], str],
+    deployed: Callable[[PublicDeployment], ServingPoint] = point_of,
 ) -> tuple[list[PublicDeployment], pl.DataFrame]:
     """Return the feasible deployments, and a frame with a row for each metric of each."""
     cache_of = functools.cache(run_cache_without)
 
     def answer(numbered: tuple[int, PublicDeployment]) -> list[Cells]:
         number, row = numbered
-        metrics = simulate(point_of(row), cache_of(row.runtime, left_out(row)))
+        metrics = simulate(deployed(row), cache_of(row.runtime, left_out(row)))
         if metrics.tpot_mean_s is None:
             return []
         cells = {
@@ -190,7 +199,38 @@ def _of(frame: pl.DataFrame, metric: str) -> pl.DataFrame:
 
 def times(reference: Path) -> pl.DataFrame:
     """Return TPOT and TTFT of all deployments, the model on its GPU left out, with intervals."""
-    rows, frame = _all(reference)
+    return _with_intervals(*_all(reference))
+
+
+def default_axes(reference: Path) -> pl.DataFrame:
+    """Return the same where engines have their default options; `baseline`: with recipes."""
+    rows = [row for row in silicon(reference) if not row.excluded]
+    frame = _with_intervals(*_predicted(rows, lambda row: row.group, default_point))
+    recipes = _all(reference)[1].select("label", "metric", baseline="predicted")
+    return frame.join(recipes, on=["label", "metric"], how="left", maintain_order="left")
+
+
+def default_point(row: PublicDeployment) -> ServingPoint:
+    """Return the point of a deployment by model, precision, GPU, parallelism, load and runtime."""
+    known = point_of(row)
+    return ServingPoint(
+        **{name: getattr(known, name) for name in GIVEN},
+        kv_dtype="bf16" if known.dtype == "bf16" else "fp8",
+        client=ClientConfig(frontend=known.client.frontend),
+    )
+
+
+def default_axes_excess(reference: Path) -> Iterator[Cells]:
+    """Yield by how many points errors with default axes exceed those with launch recipes."""
+    frame = default_axes(reference).filter(pl.col("predicted").is_not_null())
+    for metric, statistic in ((TPOT, "mean"), (TTFT, "median")):
+        rows, error = _of(frame, metric), STATISTICS[statistic]
+        mine, best = rows.select(error("predicted"), error("baseline").alias("baseline")).row(0)
+        yield {"metric": metric, "statistic": statistic, "predicted": mine - best}
+
+
+def _with_intervals(rows: Sequence[PublicDeployment], frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the frame with the ends of 90 % prediction intervals, fitted to other GPUs."""
     ends = {metric: np.empty((len(rows), 2)) for metric in METRICS}
     for indices in by_replica(rows).values():
         row = rows[indices[0]]

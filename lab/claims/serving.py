@@ -302,8 +302,8 @@ def point_of_run(run: Mapping[str, Any]) -> ServingPoint:
     if stated is None:
         return point
     hardware, block_size = deployment_of(point).hardware, point.cache.block_size
-    fraction, replica = point.memory_fraction, hardware.replica
-    load = {"tokens": point.chunk_size, "rows": point.max_batch}
+    fraction, replica = point.gpu_memory_utilization, hardware.replica
+    load = {"tokens": point.token_budget, "rows": point.max_num_seqs}
     found = kv_blocks(hardware, memory_fraction=fraction, block_size=block_size, **load)
     token_bytes = kv_bytes_per_token(replica.model, replica.layout, replica.kv_dtype)
     more = (stated - found) * block_size * token_bytes / replica.gpu.hbm_bytes

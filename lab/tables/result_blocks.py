@@ -141,8 +141,8 @@ def _block(row: Record) -> ResultBlock:
     model, gpu, framework = model_name(row.model), load_gpu(gpu_name(row.gpu)), row.framework
     engine, is_sglang = load_engine(framework), framework == "sglang"
     layout = _layout(row, model)
-    default_chunk, default_batch = _default_batch(framework, gpu)
-    chunk = int(row.chunk_tokens or default_chunk)
+    default_batch = engine.running_requests(gpu)
+    chunk = int(row.chunk_tokens or engine.defaults.batch_limits(gpu).tokens)
     if is_sglang:  # divided by the data-parallel ranks of attention (`server_args.py`)
         chunk //= layout.get("attention_dp", 1)
     if is_sglang and row.speculative:
@@ -156,7 +156,7 @@ def _block(row: Record) -> ResultBlock:
         "scheduler": engine.schedulers[0],
         "runtime": runtime,
         "chunk_size": chunk,
-        "max_batch": int(row.max_running or default_batch or engine.max_sequences),
+        "max_batch": int(row.max_running or default_batch),
         "memory_fraction": fraction or engine.defaults.gpu_memory_fraction,
         "cache.watermark": 0.0,
         "cache.preemption": reuses,
@@ -169,8 +169,8 @@ def _block(row: Record) -> ResultBlock:
     if is_sglang:
         point = replace(point, memory_fraction=_with_activations(point, gpu, fraction))
     if framework == "vllm":  # the first pass samples for as many sequences as run at a time
-        drawn = FACTS.drawn_bytes * point.max_batch * load_model(model).vocab
-        left = point.memory_fraction - float(drawn) / gpu.hbm_bytes
+        drawn = FACTS.drawn_bytes * point.max_num_seqs * load_model(model).vocab
+        left = point.gpu_memory_utilization - float(drawn) / gpu.hbm_bytes
         point = replace(point, memory_fraction=left)
     kinds = {kind: tuple(row[name] for name in names) for kind, names in FACTS.options.items()}
     is_async = bool(re.search(PATTERNS["async_scheduling"], row.launch_command))
@@ -186,7 +186,7 @@ def _block(row: Record) -> ResultBlock:
 def _with_activations(point: ServingPoint, gpu: Gpu, static: float) -> float:
     """Return SGLang's memory fraction as ours, which includes activations."""
     layout = Parallelism(tp=point.tp, pp=point.pp, ep=point.ep, attention_dp=point.attention_dp)
-    tokens, rows = float(point.chunk_size), float(point.max_batch)
+    tokens, rows = float(point.token_budget), float(point.max_num_seqs)
     working = activation_bytes(load_model(point.model), layout, point.dtype, tokens, rows)
     return (static or _static_fraction(point, gpu)) + float(working) / gpu.hbm_bytes
 
@@ -199,7 +199,7 @@ def _static_fraction(point: ServingPoint, gpu: Gpu) -> float:
     """
     ranks, width = point.attention_dp, point.attention_dp * point.tp
     graphs = 512.0 if width >= 4 or gpu.hbm_bytes > FACTS.sglang_large_bytes else 256.0
-    reserved = 512.0 + 1.5 * max(2048.0, point.chunk_size * ranks) + 2.0 * graphs
+    reserved = 512.0 + 1.5 * max(2048.0, point.token_budget * ranks) + 2.0 * graphs
     reserved += 1024.0 * width * point.pp / 8.0
     if ranks > 1:
         reserved += ranks * graphs * (4.5 if graphs > 300.0 else 3.0)
@@ -214,14 +214,6 @@ def _runtime(framework: str, version: str | None) -> str:
         return str(FACTS.runtimes[framework])
     release = "2025-12-01" if (version or "").startswith(FACTS.before_releases) else version
     return load_engine(framework).runtime_of_release(release or "")
-
-
-def _default_batch(framework: str, gpu: Gpu) -> tuple[int, int]:
-    """Return an engine's default tokens of an iteration and sequences; 0: those of its TOML."""
-    if framework == "sglang":
-        return 16_384 if gpu.hbm_bytes > FACTS.sglang_large_bytes else 8192, 0
-    is_small = gpu.hbm_bytes < FACTS.vllm_large_bytes or gpu.name.startswith("a100")
-    return (2048, 256) if framework == "vllm" and is_small else (8192, 0)
 
 
 def _dtype(row: Mapping[str, Any], model: str, gpu: Gpu) -> str:

@@ -24,6 +24,7 @@ from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
 from simulators.catalog.price import load_prices
+from simulators.composition.engine_defaults import is_supported
 from simulators.composition.replica import NOTHING
 from simulators.core.errors import UserError
 from simulators.core.folder import ENGINES, read_toml
@@ -32,7 +33,6 @@ from simulators.serving.point import AUTO, DRAFT, RDMA, SPECULATIONS
 from simulators.serving.simulator import SIMULATOR
 from simulators.serving.speculation import survival
 from simulators.workload.llm.parallelism import BACKENDS, GATHERED, HIGH_THROUGHPUT, LOW_LATENCY
-from simulators.workload.precision import precision
 from sweeper.questions import Deadline, Question, flag
 from sweeper.text import number_in
 
@@ -45,7 +45,8 @@ MAX_EXACT = 4096
 """Number of replicas up to which every number is tried."""
 """Largest degrees tried: tensor parallelism within a node, experts over two, four stages."""
 
-CHUNK_SIZES, MAX_BATCHES = (512, 2048, 8192), (64, 256)
+CHUNK_SIZES, MAX_BATCHES = (None, 512, 2048), (None, 64)
+"""Limits of a batch: the engine's defaults, then smaller ones."""
 
 DRAFT_TOKENS = (1, 3, 5)
 """Draft tokens per sequence and iteration."""
@@ -173,6 +174,7 @@ def question_of(flags: ServingFlags) -> Question:
         shown=(*latencies, "tokens_per_s", "mean_batch"),
         asked=lambda row: _replayed(row, flags.workload, load) + substitutes,
         details=("moe.backend", "dtype", "max_batch", "chunk_size"),
+        resolved={"max_batch": "max_num_seqs", "chunk_size": "token_budget"},
         alternatives=ALTERNATIVES,
         described=_described,
         refused=refused,
@@ -350,18 +352,13 @@ def options_on(gpu: str, models: Sequence[str], engines: str, dtypes: str) -> Gp
 def _dtypes(gpu: Gpu, model: LanguageModel, asked: str) -> tuple[str, ...]:
 
     def supported(names: Sequence[str]) -> tuple[str, ...]:
-        return tuple(name for name in names if _is_supported(gpu, name))
+        return tuple(name for name in names if is_supported(gpu.peak_flops, name))
 
     if asked != CHECKPOINT:
         return supported(asked.split(","))
     if model.formats:
         return supported(model.formats)
     return supported((DEFAULT_DTYPE,)) or supported((OLDER_DTYPE,))
-
-
-def _is_supported(gpu: Gpu, dtype: str) -> bool:
-    found = precision(dtype)
-    return {found.compute, found.activations, found.expert_compute} - {""} <= set(gpu.peak_flops)
 
 
 def grids_of(gpus_tried: Sequence[GpuOptions]) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from datetime import date
 from pathlib import Path
 
 from simulators.catalog.cluster import AUTO
+from simulators.catalog.gpu import Gpu
 from simulators.catalog.sheet import fill
 from simulators.core.errors import UserError
 from simulators.core.folder import ENGINES, read_toml
@@ -43,11 +44,13 @@ class KernelChoices:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenBudget:
-    """Default token budget of an iteration, for GPUs with at most `to_bytes` of memory."""
+class BatchLimits:
+    """Default limits of a batch, for GPUs with at most `to_bytes` of memory or for named GPUs."""
 
     to_bytes: float = math.inf
-    tokens: int
+    gpus: tuple[str, ...] = ()  # beginnings of names; empty: all
+    tokens: int  # of an iteration
+    sequences: int = 0  # that run; 0: the engine's `max_sequences`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,15 +66,21 @@ class ReservedMemory:
 class Defaults:
     """Defaults of an engine."""
 
-    token_budget: tuple[TokenBudget, ...] = ()  # in order of memory
-    tokens_beyond_prompt: int = 0  # a budget holds the longest prompt and these
+    schedulers: tuple[str, ...] = ()  # whose options have these defaults
+    batch: tuple[BatchLimits, ...] = ()  # the first that applies to a GPU
+    ranks_share_tokens: bool = False  # data-parallel ranks of attention divide the tokens
+    tokens_beyond_prompt: int = 0  # a recipe's budget holds the longest prompt and these
     reserved_memory: tuple[ReservedMemory, ...] = ()  # in order of memory
     gpu_memory_fraction: float = 0.9  # for weights and cache, if no reserved memory is stated
-    stream_interval: int = 1  # iterations between messages to a client
+    stream_interval: int = 1  # iterations between messages to a client, as in recipes
 
-    def tokens(self, hbm_bytes: float) -> int:
-        """Return the default token budget of an iteration on a GPU with `hbm_bytes` of memory."""
-        return next(one.tokens for one in self.token_budget if hbm_bytes <= one.to_bytes)
+    def batch_limits(self, gpu: Gpu) -> BatchLimits:
+        """Return the default limits of a batch on a GPU."""
+        return next(
+            one
+            for one in self.batch
+            if gpu.hbm_bytes <= one.to_bytes and (not one.gpus or gpu.name.startswith(one.gpus))
+        )
 
     def memory_fraction(self, hbm_bytes: float, tp: int) -> float:
         """Return the share of a GPU's memory for weights and KV cache."""
@@ -111,10 +120,10 @@ class ServingEngine:
     port: int
     schedulers: tuple[str, ...]  # with the engine's batching policy, its own first
     optional_schedulers: tuple[str, ...] = ()  # further policies that the engine can be given
-    default_scheduler: str = ""  # of points without a scheduler; only of the reference engine
+    default_scheduler: str = ""  # of runtimes without an engine; only of the reference engine
     vendors: tuple[str, ...]  # of supported GPUs
     runtime: str = ""  # of today's release; empty: the runtime with the engine's name
-    max_sequences: int  # default of running sequences
+    max_sequences: int  # default of running sequences, if not stated by GPU
     block_sizes: tuple[int, ...]  # tokens per KV block
     options: tuple[str, ...]  # all documented options
     keys: tuple[str, ...] = ()  # of the YAML file that an option names
@@ -139,6 +148,15 @@ class ServingEngine:
     def today(self) -> str:
         """The runtime of today's release."""
         return self.runtime or self.name
+
+    def running_requests(self, gpu: Gpu) -> int:
+        """Return the default limit of running requests on a GPU.
+
+        >>> from simulators.catalog.gpu import load_gpu
+        >>> [load_engine("vllm").running_requests(load_gpu(gpu)) for gpu in ("h100_sxm", "l4")]
+        [1024, 256]
+        """
+        return self.defaults.batch_limits(gpu).sequences or self.max_sequences
 
     def runtime_of_release(self, release: str = "") -> str:
         """Return the runtime of a release.

@@ -97,7 +97,7 @@ def fleet_of(point: ServingPoint, hardware: Hardware) -> AdapterSet | None:
         return None
     replica = hardware.replica
     _check(point, replica)
-    kept, most = slots_of(point), min(point.lora.adapters, point.max_batch)
+    kept, most = slots_of(point), min(point.lora.adapters, point.max_num_seqs)
     missing = missing_share(point.lora.adapters, point.lora.zipf, kept)
     if point.lora.slots and kept < most:
         raise Infeasible(
@@ -132,7 +132,7 @@ def slots_of(point: ServingPoint) -> int:
     >>> slots_of(ServingPoint("llama3_1_8b", "h100_sxm", max_batch=128, lora=LoraConfig(200)))
     128
     """
-    most = min(point.lora.adapters, point.max_batch)
+    most = min(point.lora.adapters, point.max_num_seqs)
     if point.lora.kernels == BY_TOKEN and not point.lora.slots:
         shares = popularity(point.lora.adapters, point.lora.zipf)
         mean = float(distinct(shares, np.array([float(most)]))[0])

@@ -31,6 +31,7 @@ from simulators.catalog.engine import engine_order, kernel_choices
 from simulators.catalog.gpu import Gpu, load_gpu, what_if, with_clock_share
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.catalog.price import load_prices
+from simulators.composition.engine_defaults import checkpoint_dtype
 from simulators.composition.replica import (
     NOTHING,
     Effects,
@@ -48,7 +49,7 @@ from simulators.core.fields import updated
 from simulators.core.folder import once
 from simulators.core.jit import Floats, Ints
 from simulators.kernels.energy import idle_w_of, with_power_shares
-from simulators.serving.point import NONE, NUCLEUS, OFF, ON, OVERLAPPED, UNIFIED, ServingPoint
+from simulators.serving.point import AUTO, NONE, NUCLEUS, OFF, ON, OVERLAPPED, UNIFIED, ServingPoint
 from simulators.serving.row_groups import kinds_of
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.parallelism import (
@@ -105,7 +106,7 @@ class Facts:
 
     gpus: int = fact("GPUs of all replicas", needs=(*CUT, "replicas", *POOLS))
     weight_bytes_per_gpu: float = fact(
-        "weights on the fullest GPU", unit="B", needs=("model", "dtype", *CUT, *POOLS)
+        "weights on the fullest GPU", unit="B", needs=("model", "dtype", "gpu", *CUT, *POOLS)
     )
     kv_bytes_per_token: float = fact(
         "KV cache of one token on the fullest GPU",
@@ -219,12 +220,13 @@ def _pool(point: ServingPoint, name: str, gpus: int, tp: int, gpu: str) -> Servi
         raise Infeasible(f"{name}_pool_is_no_whole_replicas", f"{gpus} GPUs, {each} a replica")
     if point.scheduling.async_scheduling == ON:
         raise Infeasible("async_scheduling_has_no_separate_pools")
-    return replace(
-        updated(point, {**ONE_POOL, "scheduling.async_scheduling": OFF}),
-        gpu=point.gpu if gpu == NOTHING else gpu,
-        tp=tp,
-        replicas=point.replicas * gpus // each,
-    )
+    own = {
+        "gpu": point.gpu if gpu == NOTHING else gpu,
+        "tp": tp,
+        "replicas": point.replicas * gpus // each,
+        "scheduling.async_scheduling": OFF,
+    }
+    return updated(point, {**ONE_POOL, **own})
 
 
 def _combined(pools: Sequence[Deployment]) -> Deployment:
@@ -351,7 +353,8 @@ def describe(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _facts(row: Mapping[str, Any]) -> tuple[float, ...]:
     """Return the facts of one replica; with separate pools, of the pool with less free memory."""
     dp, routing = row["attention_dp"], Routing(redundant=row["moe.redundant_experts"])
-    model = load_model(row["model"])
+    model, dtype = load_model(row["model"]), row["dtype"]
+    dtype = checkpoint_dtype(row["model"], row["gpu"]) if dtype == AUTO else dtype
     gpus, pools = row["tp"] * row["pp"] * dp, [(row["gpu"], row["tp"])]
     if row["pools.prefill_gpus"]:
         gpus = row["pools.prefill_gpus"] + row["pools.decode_gpus"]
@@ -360,7 +363,7 @@ def _facts(row: Mapping[str, Any]) -> tuple[float, ...]:
     found = []
     for gpu, tp in pools:
         layout = Parallelism(tp or row["tp"], row["pp"], row["ep"], dp, routing)
-        weights = weight_bytes(model, layout, row["dtype"])
+        weights = weight_bytes(model, layout, dtype)
         kv = kv_bytes_per_token(model, layout, row["kv_dtype"])
         found.append((weights, kv, float(load_gpu(gpu).hbm_bytes)))
     return gpus, *max(found, key=lambda one: one[0] / one[2]), float(model.parameters)

@@ -129,7 +129,7 @@ class Deployed:
         if self.framework in self.client.beside_prompt:
             return self.clients + self.prompt + self.client.beside_prompt[self.framework]
         defaults = load_engine(self.framework).defaults
-        usual = defaults.tokens(load_gpu(self.gpu).hbm_bytes)
+        usual = defaults.batch_limits(load_gpu(self.gpu)).tokens
         beyond = defaults.tokens_beyond_prompt
         needed = self.prompt + beyond if beyond else 0
         return max(self.client.budgets.get(self.framework, usual), needed)
@@ -138,8 +138,8 @@ class Deployed:
 def point_of(deployed: Deployed, runtime: str = "") -> ServingPoint:
     """Return the point that simulates a measured deployment; `runtime` replaces its runtime."""
     framework, layout = deployed.framework, deployed.layout
-    engine = load_engine(framework)
-    memory_fraction = engine.defaults.memory_fraction(load_gpu(deployed.gpu).hbm_bytes, layout.tp)
+    engine, gpu = load_engine(framework), load_gpu(deployed.gpu)
+    memory_fraction = engine.defaults.memory_fraction(gpu.hbm_bytes, layout.tp)
     return ServingPoint(
         model=deployed.model,
         gpu=deployed.gpu,
@@ -153,7 +153,7 @@ def point_of(deployed: Deployed, runtime: str = "") -> ServingPoint:
         client=ClientConfig(
             stream_interval=engine.defaults.stream_interval, frontend=deployed.client.frontend
         ),
-        max_batch=deployed.clients if deployed.crowded else engine.max_sequences,
+        max_batch=deployed.clients if deployed.crowded else engine.running_requests(gpu),
         memory_fraction=deployed.launch.memory_fraction or memory_fraction,
         cache=CacheConfig(watermark=0.0),
         dtype=deployed.dtype,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
-from simulators.catalog.engine import engine_of, reference_engine, resolve_runtime
+from simulators.catalog.engine import reference_engine
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
+from simulators.composition.engine_defaults import NEEDED, RESOLVED, resolved
 from simulators.composition.replica import EFFECTS, FRAMEWORKS, NOTHING
 from simulators.core.contract import choice, fields_of, group
 from simulators.core.fields import updated
@@ -432,12 +434,23 @@ class ServingPoint:
         default=1,
     )
     replicas: int = built("replicas of tp * pp * attention_dp GPUs each", at_least=1, default=1)
-    scheduler: str = choice("scheduler", names="scheduler", default=DEFAULT_SCHEDULER)
-    router: str = choice("router of requests to replicas", names="router", default="round_robin")
-    chunk_size: int = choice(
-        "token budget of an iteration with chunked prefill", at_least=1, default=512
+    scheduler: str = choice(
+        f"scheduler; auto: that of the runtime's engine, {reference_engine().name} for runtime "
+        f"auto, {DEFAULT_SCHEDULER} for runtimes without an engine",
+        names="scheduler",
+        default=AUTO,
     )
-    max_batch: int = choice("running requests per replica", at_least=1, default=128)
+    router: str = choice("router of requests to replicas", names="router", default="round_robin")
+    chunk_size: int | None = choice(
+        "token budget of an iteration with chunked prefill; null: the engine's default on the GPU",
+        at_least=1,
+        default=None,
+    )
+    max_batch: int | None = choice(
+        "running requests per replica; null: the engine's default on the GPU",
+        at_least=1,
+        default=None,
+    )
     qps: float | None = asked(
         "requests per second to all replicas; null: the trace's arrivals, or (analytic) a "
         "full batch",
@@ -460,10 +473,17 @@ class ServingPoint:
     iteration_table: str = choice(
         "file of measured operator times; empty: priced by composition", default="", given=True
     )
-    memory_fraction: float = choice(
-        "share of GPU memory for the engine", above=0.0, at_most=1.0, default=0.9
+    memory_fraction: float | None = choice(
+        "share of GPU memory for the engine; null: the engine's default on the GPU",
+        above=0.0,
+        at_most=1.0,
+        default=None,
     )
-    dtype: str = built("precision: fp16, fp8, int8, w4a16 ...", default="fp16", reads=precision)
+    dtype: str = built(
+        "precision: fp16, fp8, int8, w4a16 ...; auto: the checkpoint's",
+        default=AUTO,
+        reads=lambda text: text == AUTO or precision(text),
+    )
     kv_dtype: str = built("precision of the KV cache", default="fp16", reads=number_bytes)
     runtime: str = built(
         f"what runs the kernels: {', '.join(FRAMEWORKS)}, graphs, eager ...; auto: the engine "
@@ -519,23 +539,35 @@ class ServingPoint:
     power: PowerConfig = group(PowerConfig)
 
     def __post_init__(self) -> None:
-        """Resolve the runtime by scheduler and release; the release is empty afterwards."""
-        if self.runtime == AUTO or self.release:
-            resolved = resolve_runtime(self.runtime, self.scheduler, self.release)
-            if self.release:
-                object.__setattr__(self, "scheduling", _of_release(self))
-            object.__setattr__(self, "runtime", resolved)
-            object.__setattr__(self, "release", "")
+        """Resolve options that are left to the engine; the release is empty afterwards."""
+        stated = {name: attrgetter(name)(self) for name in NEEDED}
+        found = resolved(stated)
+        if self.qps is None and self.fidelity == ANALYTIC and self.arrivals.process != CLOSED:
+            found["max_batch"] = self.max_batch  # as many as fit, if null
+        changed = {name: found[name] for name in RESOLVED if found[name] != stated[name]}
+        for name, value in changed.items():
+            group, _, option = name.rpartition(".")
+            if group:
+                value = updated(getattr(self, group), {option: value})
+            object.__setattr__(self, group or name, value)
 
+    @property
+    def token_budget(self) -> int:
+        """The resolved `chunk_size` of a replica; of separate pools only one pool has it."""
+        assert self.chunk_size is not None
+        return self.chunk_size
 
-def _of_release(point: ServingPoint) -> SchedulingConfig:
-    """Return the scheduling options with the defaults of the engine's release."""
-    rules = engine_of(point.scheduler).scheduling_rules(point.scheduler, point.release)
-    scheduling = point.scheduling
-    for option, is_default in rules.items():
-        if getattr(scheduling, option) == AUTO:
-            scheduling = updated(scheduling, {option: ON if is_default else OFF})
-    return scheduling
+    @property
+    def max_num_seqs(self) -> int:
+        """The resolved `max_batch` of a replica."""
+        assert self.max_batch is not None
+        return self.max_batch
+
+    @property
+    def gpu_memory_utilization(self) -> float:
+        """The resolved `memory_fraction` of a replica."""
+        assert self.memory_fraction is not None
+        return self.memory_fraction
 
 
 DEPLOYED = fields_of(ServingPoint, "deployment")

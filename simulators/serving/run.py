@@ -200,9 +200,6 @@ def prepare(
     point: ServingPoint, asked: Requests | None = None, *, cache: RunCache | None = None
 ) -> PreparedRun:
     """Look up the deployment, the requests and the policies of a point; see `run_of`."""
-    if point.pp > point.max_batch:
-        sizes = f"max_batch {point.max_batch}, pp {point.pp}"
-        raise Infeasible("batch_smaller_than_pipeline", sizes)
     cache = cache or RunCache()
     deployment, scheduler = cache.deployment(point), cache.scheduler(point.scheduler)
     asked = asked or cache.requests(point)
@@ -238,6 +235,9 @@ def _pool(
     *,
     is_decoder: bool,
 ) -> ReplicaPool:
+    if point.pp > point.max_num_seqs:
+        sizes = f"max_batch {point.max_num_seqs}, pp {point.pp}"
+        raise Infeasible("batch_smaller_than_pipeline", sizes)
     drafter = drafter_of(point, built.hardware)
     table, price = prices_of(point, built.hardware, drafter)
     if drafter and point.speculation.rule == ADAPTIVE:
@@ -246,8 +246,8 @@ def _pool(
             context=prompt + output / 2.0,
             prompt_tokens=0.0 if is_decoder else prompt,
             output_tokens=output,
-            max_batch=point.max_batch,
-            budget=float(point.chunk_size) if scheduler.chunked else inf,
+            max_batch=point.max_num_seqs,
+            budget=float(point.token_budget) if scheduler.chunked else inf,
         )
         worth = worth_drafting(drafter.survival, table, price, load)
         up_to = drafter.up_to or (at.ALL_DECODES,) * len(worth)

@@ -308,9 +308,9 @@ def _on_mig_slice(point: ServingPoint) -> tuple[ServingPoint, GpuPartition]:
     gpu = load_gpu(point.gpu)
     profile = mig_slice(gpu, point.colocation.mig_slice)
     share = profile.memory_share
-    whole = point.memory_fraction * share
+    whole = point.gpu_memory_utilization * share
     if load_scheduler(point.scheduler).fraction_of_free:
-        whole = _memory_fraction(point, share * gpu.hbm_bytes, point.memory_fraction)
+        whole = _memory_fraction(point, share * gpu.hbm_bytes, point.gpu_memory_utilization)
     own = updated(point, WITHOUT_NEIGHBOURS)
     own = replace(own, memory_fraction=whole, l2_scale=own.l2_scale * share)
     return own, GpuPartition(sms=profile.sm_count / gpu.sm_count, bandwidth=share)
@@ -371,7 +371,7 @@ def _with_shared_kv_pool(
     rest = _free_bytes(point, weights) - sum(other.kv_bytes for other in others)
     own = tenants[0].point
     fraction = _memory_fraction(own, weights[0] + rest, 1.0) if rest > 0.0 else 0.0
-    return replace(own, memory_fraction=max(own.memory_fraction, fraction))
+    return replace(own, memory_fraction=max(own.gpu_memory_utilization, fraction))
 
 
 def _partition(
@@ -428,9 +428,9 @@ def _free_bytes(point: ServingPoint, weights: Sequence[float]) -> float:
     Raises:
         Infeasible: the weights fill the usable memory.
     """
-    usable = point.memory_fraction * load_gpu(point.gpu).hbm_bytes
+    usable = point.gpu_memory_utilization * load_gpu(point.gpu).hbm_bytes
     if load_scheduler(point.scheduler).fraction_of_free:
-        usable += (1.0 - point.memory_fraction) * sum(weights)
+        usable += (1.0 - point.gpu_memory_utilization) * sum(weights)
     if (rest := usable - sum(weights)) <= 0.0:
         needed, has = sum(weights) / GB, usable / GB
         raise Infeasible("colocated_weights_exceed_hbm", f"need {needed:.1f} GB, have {has:.1f} GB")

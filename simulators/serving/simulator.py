@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from simulators.catalog.engine import engine_runtimes, reference_engine, resolve_runtime
+from simulators.catalog.engine import engine_runtimes, reference_engine
 from simulators.catalog.price import priced_by, usd_per_gpu_hours, usd_per_mtok
 from simulators.composition.explain import explained
 from simulators.composition.price import PROBE
@@ -39,7 +39,8 @@ from simulators.serving.engine.loop import run
 from simulators.serving.measured_deployments import with_intervals
 from simulators.serving.point import ANALYTIC, AUTO, DEPLOYED, ServingPoint
 from simulators.serving.prices.iteration_table import table_price
-from simulators.serving.row_groups import evaluate_apart, evaluate_together, kinds_of
+from simulators.serving.row_defaults import with_engine_defaults
+from simulators.serving.row_groups import evaluate_apart, evaluate_together
 from simulators.serving.run import RunCache, logged_run, run_of
 from simulators.serving.sharing import PRICE_SHARE_FIELDS, as_partition, price_shares, shared_rows
 from simulators.serving.steady.bounds import RANGED, ignored_limits, steady_bounds
@@ -85,18 +86,18 @@ class Serving:
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Evaluate a batch of points: events row by row, steady states as columns."""
-        batch = with_runtimes(batch)
+        batch = with_engine_defaults(batch)
         together = is_analytic(batch) & ~shared_rows(batch)
         with fixed_stamp():
             return evaluate_apart(together, evaluate_analytic, evaluate_events, batch)
 
     def bounds(self, low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, Any]:
         """Return lower bounds of latencies and costs over boxes of analytic points."""
-        return bounds_of(with_runtimes(low), with_runtimes(high))
+        return bounds_of(with_engine_defaults(low), with_engine_defaults(high))
 
     def ignored(self, batch: pa.RecordBatch) -> Mapping[str, NDArray[np.bool_]]:
         """Return, by field, a mask of the analytic rows whose token limit the scheduler ignores."""
-        return ignored_limits(with_runtimes(batch), is_analytic(batch) & ~shared_rows(batch))
+        return ignored_limits(with_engine_defaults(batch), is_analytic(batch) & ~shared_rows(batch))
 
     describe = staticmethod(describe)
 
@@ -105,6 +106,8 @@ class Serving:
         text = str(value)
         if name == "workload":
             return (Path(text) if is_trace(text) else WORKLOADS.find(text),)
+        if (name, value) == ("scheduler", AUTO):
+            return ()
         if name in ("scheduler", "router"):
             file = file_of_user(SCHEDULERS if name == "scheduler" else ROUTERS, text)
             return () if file is None else (file,)
@@ -116,7 +119,7 @@ class Serving:
             return () if value == NOTHING else COMPOSITION.reads("gpu", value)
         if name == "pools.prefill_gpus":
             return (TRANSFERS,) if value else ()
-        if name in self.priced:
+        if name in self.priced or (name, value) == ("dtype", AUTO):
             return ()
         if (name, value) == ("runtime", AUTO) or (name == "release" and value):
             return tuple(map(RUNTIMES.find, engine_runtimes()))
@@ -227,27 +230,6 @@ def bounds_of(low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, NDArray
             "use sampler=grid, nsga2 or halving"
         )
     return steady_bounds(low, high)
-
-
-def with_runtimes(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows with runtimes resolved by scheduler and release.
-
-    Raises:
-        UserError: a release is unknown.
-    """
-    names = ("runtime", "scheduler", "release")
-    if "runtime" not in batch.schema.names:
-        return batch
-    if AUTO not in categories(batch, "runtime")[1] and not any(categories(batch, "release")[1]):
-        return batch
-    kind = kinds_of(batch, names)
-    first = np.unique(kind, return_index=True)[1].tolist()
-    known = [resolve_runtime(*(batch.column(name)[i].as_py() for name in names)) for i in first]
-    columns = {"runtime": np.array(known, object)[kind], "release": np.full(kind.size, "", object)}
-    for name, values in columns.items():
-        column = pa.array(values, pa.string()).dictionary_encode()
-        batch = batch.set_column(batch.schema.get_field_index(name), name, column)
-    return batch
 
 
 def validated_partition(point: ServingPoint) -> ServingPoint:

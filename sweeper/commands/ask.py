@@ -543,7 +543,9 @@ class Answer:
 
     def _described(self, row: Row) -> str:
         details = [n for n in self.question.details if n in self.last.space.varied]
-        return ", ".join([self.question.described(row), *(f"{n} {human(row[n])}" for n in details)])
+        shown = {n: self.question.resolved.get(n, n) if row[n] is None else n for n in details}
+        values = (f"{name} {human(row[column])}" for name, column in shown.items())
+        return ", ".join([self.question.described(row), *values])
 
     def _command(self, row: Row) -> str:
         simulator, name = self.last.simulator, f"{self.last.name} {row['key'][:SHOWN]}"

@@ -50,7 +50,10 @@ def test_larger_array_is_faster_and_smaller_node_saves_area_and_energy() -> None
 
 
 def test_event_and_analytic_fidelity_agree() -> None:
-    steady, events = (answer(fidelity=f, pe_rows=256, pe_cols=256) for f in ("analytic", "event"))
+    steady, events = (
+        answer(fidelity=f, scheduler="vllm", pe_rows=256, pe_cols=256)
+        for f in ("analytic", "event")
+    )
     assert events["tpot_mean_s"] == pytest.approx(steady["tpot_mean_s"], rel=0.1)
     assert events["energy_j_per_token"] == pytest.approx(steady["energy_j_per_token"], rel=0.1)
     assert events["goodput_per_s"] is not None

@@ -94,7 +94,8 @@ def test_command_options_are_documented_and_match_the_design(
     assert launch.gpus == design.tp * design.pp * design.attention_dp
     options = dict(zip(launch.command, launch.command[1:], strict=False))
     batch = {"vllm": "--max-num-seqs", "sglang": "--max-running-requests"}
-    assert options[batch.get(engine, "--max_batch_size")] == str(design.max_batch)
+    ranks = design.attention_dp if engine == "sglang" else 1  # which divide the limit
+    assert options[batch.get(engine, "--max_batch_size")] == str(design.max_num_seqs * ranks)
     for key in (yaml.safe_load(launch.file) or {}) if launch.file else {}:
         assert key in known.keys
 

@@ -10,7 +10,7 @@ from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import LEVELS
 from simulators.core.errors import UserError
 from simulators.core.fields import updated, values_of
-from simulators.serving.answer.explain import LATER, MOVE, PROMPT, QUEUE
+from simulators.serving.answer.explain import ENGINE, LATER, MOVE, PROMPT, QUEUE
 from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import SIMULATOR, simulate
 
@@ -32,7 +32,7 @@ def test_explanation_totals_equal_run_totals(change: dict[str, object]) -> None:
     joules = metrics.energy_j_per_token * metrics.tokens_per_s / metrics.requests_per_s
     assert sum(r.energy_j for r in rows) == pytest.approx(joules, rel=1e-9)
     phases = {r.phase.split(",")[0] for r in rows}
-    assert phases == {QUEUE, PROMPT, LATER} | ({MOVE} if change == POOLS else set())
+    assert phases == {ENGINE, QUEUE, PROMPT, LATER} | ({MOVE} if change == POOLS else set())
     assert all(r.level in LEVELS for r in rows)
     assert all(r.time_s >= 0 for r in rows)
 

@@ -100,7 +100,7 @@ def test_unusable_operator_table_raises_a_user_error(
 
 def test_sizes_beyond_the_table_are_flagged(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no time is known for a batch of 9000 tokens"):
-        simulate(alone(written(tmp_path, rows()), prompt_tokens=9000))
+        simulate(alone(written(tmp_path, rows()), scheduler="vllm", prompt_tokens=9000))
 
 
 def test_all_reduce_rows_are_required_with_tensor_parallelism(tmp_path: Path) -> None:

@@ -269,7 +269,11 @@ def test_compiled_and_python_accounting_match(requests: Requests, scheduler: str
 
 def test_scheduler_without_a_prefix_cache_is_refused() -> None:
     point = ServingPoint(
-        model="llama3_1_8b", gpu="h100_sxm", cache=CacheConfig(prefix_caching=True), requests=2
+        model="llama3_1_8b",
+        gpu="h100_sxm",
+        scheduler="vllm",
+        cache=CacheConfig(prefix_caching=True),
+        requests=2,
     )
     with pytest.raises(Infeasible, match="vllm_has_no_prefix_cache"):
         run_of(point)

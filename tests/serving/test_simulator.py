@@ -228,7 +228,7 @@ def test_separate_weight_reads_slow_only_mixed_batches() -> None:
 
 
 def test_swapped_requests_are_counted_separately() -> None:
-    crowded = {"memory_fraction": 0.235, "qps": 40.0, "requests": 200}
+    crowded = {"scheduler": "vllm", "memory_fraction": 0.235, "qps": 40.0, "requests": 200}
     again = simulate(point(**crowded))
     moved = simulate(point(**{"cache.preemption": "swap"}, **crowded))
     assert again.preemptions_recompute > 0
@@ -244,7 +244,7 @@ def test_peer_gpu_swap_is_faster_than_host_swap() -> None:
             point(**{"cache.preemption": "swap", "cache.offload_to": offload_to}, **load)
         ).tokens_per_s
 
-    crowded = {"memory_fraction": 0.235, "qps": 40.0, "requests": 200}
+    crowded = {"scheduler": "vllm", "memory_fraction": 0.235, "qps": 40.0, "requests": 200}
     assert tokens_per_s("peer", **crowded) > tokens_per_s("host", **crowded)
     assert tokens_per_s("peer", qps=1.0) == tokens_per_s("host", qps=1.0)
 
@@ -297,7 +297,7 @@ def test_custom_scheduler_is_a_file(workplace: Path) -> None:
     folder.mkdir(parents=True)
     schedulers = Path(__file__).parents[2] / "simulators" / "serving" / "schedulers"
     (folder / "mine.py").write_text((schedulers / "vllm.py").read_text())
-    theirs, ours = simulate(point(scheduler="mine")), simulate(point())
+    theirs, ours = simulate(point(scheduler="mine")), simulate(point(scheduler="vllm"))
     assert theirs == ours
     again = (
         "from simulators.serving.engine.limits import load_scheduler\n"

@@ -290,6 +290,7 @@ def test_certain_tree_equals_certain_chain() -> None:
 def test_speculation_stops_above_the_batch_limit() -> None:
     busy = replace(
         PLAIN,
+        chunk_size=512,
         arrivals=replace(PLAIN.arrivals, process="closed", clients=30),
         speculation=replace(PLAIN.speculation, method="ngram", acceptance="0.7"),
     )

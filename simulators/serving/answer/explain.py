@@ -21,8 +21,10 @@ from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats
 from simulators.serving.adapters import AdapterSet, fleet_of
 from simulators.serving.answer.summary import ServingRun
+from simulators.serving.deployment import pools_of
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import LOG_COLUMNS, ReplicaState
+from simulators.serving.point import ServingPoint
 from simulators.serving.prices.batch_price import products_of
 from simulators.serving.speculation import Drafter, drafter_of
 from simulators.workload.llm.step import Step, decode_step
@@ -65,7 +67,9 @@ def batch_table(state: ReplicaState) -> pa.Table:
     return pa.table({n: c.astype(np.int64) if n in whole else c for n, c in columns.items()})
 
 
-QUEUE, PROMPT, MOVE, LATER = "queue", "prefill", "KV transfer", "decode"
+ENGINE, QUEUE, PROMPT, MOVE, LATER = "engine", "queue", "prefill", "KV transfer", "decode"
+SHOWN_OPTIONS = ("scheduler", "runtime", "dtype", "chunk_size", "max_batch", "memory_fraction")
+"""Options of an engine that `explain` shows."""
 
 
 def explained_request(run: ServingRun) -> list[Contribution]:
@@ -79,8 +83,9 @@ def explained_request(run: ServingRun) -> list[Contribution]:
     queue_s, ttft_s, e2e_s = metrics.queue_mean_s, metrics.ttft_mean_s, metrics.e2e_mean_s
     if queue_s is None or ttft_s is None or e2e_s is None:
         raise Infeasible("no_request_is_answered", "no request completed")
-    drafters = {phase: drafter_of(run.point, one) for phase, one in hardware.items()}
-    fleets = {phase: fleet_of(run.point, one) for phase, one in hardware.items()}
+    points = dict(zip(hardware, (pools_of(run.point)[0], pools_of(run.point)[-1]), strict=True))
+    drafters = {phase: drafter_of(points[phase], one) for phase, one in hardware.items()}
+    fleets = {phase: fleet_of(points[phase], one) for phase, one in hardware.items()}
     steps, passes = _steps_and_passes(run.state)
     moves_s = {
         "wait for KV blocks": metrics.kv_wait_mean_s,
@@ -108,7 +113,21 @@ def explained_request(run: ServingRun) -> list[Contribution]:
     if per_token_j and metrics.requests_per_s and metrics.tokens_per_s:
         request_j = per_token_j * metrics.tokens_per_s / metrics.requests_per_s
     scale = request_j / whole_j if whole_j else 0.0
-    return [*rows, *(replace(row, energy_j=row.energy_j * scale) for row in parts)]
+    parts = [replace(row, energy_j=row.energy_j * scale) for row in parts]
+    return [*_engine_rows(points), *rows, *parts]
+
+
+def _engine_rows(points: Mapping[str, ServingPoint]) -> list[Contribution]:
+    """Return the options of the engine, with the defaults of those that the design leaves open."""
+    pools = {"": points[PROMPT]}
+    if points[PROMPT] is not points[LATER]:
+        pools = {f"{phase} ": point for phase, point in points.items()}
+    shown = {
+        f"{pool}{name}": str(getattr(point, name))
+        for pool, point in pools.items()
+        for name in SHOWN_OPTIONS
+    }
+    return [Contribution(phase=ENGINE, name=name, note=value) for name, value in shown.items()]
 
 
 def _steps_and_passes(state: ReplicaState) -> tuple[dict[str, Step], dict[str, float]]:

@@ -145,6 +145,14 @@ class ServingMetrics:
     gpus: int = _use("GPUs of all replicas", better="min")
     replicas_mean: float = _use("paid replicas, mean over time: autoscaling may stop some")
     kv_blocks: int = _use("KV blocks of one replica")
+    token_budget: int = _use(
+        "tokens of an iteration with chunked prefill: chunk_size, or the engine's default; of "
+        "prefill replicas, with separate pools"
+    )
+    max_num_seqs: int = _use(
+        "limit of running requests of a replica: max_batch, or the engine's default; of decode "
+        "replicas, with separate pools"
+    )
     iterations: int | None = _use("batches, over all replicas")
     makespan_s: float | None = _use("first arrival to last token", unit="s")
     window_s: float | None = _use("time window of rates, costs, energy and use", unit="s")

@@ -29,7 +29,7 @@ from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
 from simulators.serving.answer.metrics import RATES_WITH_INTERVAL, WITH_INTERVAL, ServingMetrics
 from simulators.serving.demand.requests import Requests
-from simulators.serving.deployment import AutoscalingPlan, Deployment
+from simulators.serving.deployment import AutoscalingPlan, Deployment, pools_of
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import ReplicaState, gap_edges_s
 from simulators.serving.point import STEADY, ServingPoint
@@ -364,6 +364,7 @@ class ServingRun:
         work, pool = total_work(work_by_pool), self.state.pool
         share = self.running_share(window)
         ranks = int(self.state.limits[at.RANKS])
+        first, last = pools_of(point)[0], pools_of(point)[-1]
         columns: dict[str, Any] = {
             **_latencies(measured),
             **_columns("itl", gap_statistics(self.state)),
@@ -371,6 +372,8 @@ class ServingRun:
             **_rates(self, completed, computed, window, share),
             **_use(self, completed, window, work_by_pool, share),
             **memory(pool, ranks, work.block_seconds, window.span_s),
+            "token_budget": first.token_budget,
+            "max_num_seqs": last.max_num_seqs,
             "requests_in_system_mean": window.mean_inside(arrival, end),
             "measured_requests": measured.output_tokens.size,
             "rejected_requests": self.rejected,

@@ -229,7 +229,7 @@ def limits_of(
     """
     _check_features(point, scheduler)
     context = point.max_context or hardware.replica.model.max_context
-    tokens = point.chunk_size
+    tokens = point.token_budget
     if not scheduler.chunked:
         prompt, output = lengths
         short = prompt[prompt + output <= context]
@@ -248,10 +248,10 @@ def limits_of(
     reserve_full_isl = point.scheduling.scheduler_reserve_full_isl
     blocks = kv_blocks(
         hardware,
-        memory_fraction=point.memory_fraction,
+        memory_fraction=point.gpu_memory_utilization,
         block_size=point.cache.block_size,
         tokens=tokens,
-        rows=point.max_batch,
+        rows=point.max_num_seqs,
         fraction_of_free=scheduler.fraction_of_free,
         drafter=drafter,
         adapter_bytes=adapters.bytes_per_gpu if adapters else 0.0,
@@ -261,9 +261,9 @@ def limits_of(
         blocks=max(1, blocks // ranks),
         block_size=point.cache.block_size,
         watermark=scheduler.watermark if watermark is None else watermark,
-        max_num_seqs=point.max_batch * groups,
+        max_num_seqs=point.max_num_seqs * groups,
         max_prefill_tokens=point.scheduling.max_batch_tokens * groups,
-        token_budget=point.chunk_size * groups,
+        token_budget=point.token_budget * groups,
         max_model_len=context,
         stages=point.pp,
         ranks=ranks,
@@ -470,6 +470,6 @@ def host_tier(point: ServingPoint, replica: Replica) -> tuple[int, float]:
     blocks, move_s = swap_space(
         replica, point.cache.offload_to, point.cache.prefix_host_bytes, point.cache.block_size
     )
-    chunk_s = float(iteration(replica, prefill_step(1.0, float(point.chunk_size))).latency_s)
-    compute_s = point.cache.block_size * chunk_s / point.chunk_size
+    chunk_s = float(iteration(replica, prefill_step(1.0, float(point.token_budget))).latency_s)
+    compute_s = point.cache.block_size * chunk_s / point.token_budget
     return (blocks, move_s) if move_s < compute_s else (0, 0.0)

@@ -95,10 +95,10 @@ def steady_bounds(low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, Flo
     rows, verdicts, of_high = low.num_rows, Verdicts(low.num_rows), Verdicts(low.num_rows)
     families = families_of(low)
     best, most = design_of(low, families, verdicts), design_of(high, families, of_high)
-    cramped = numbers(low, "pp") > numbers(low, "max_batch")  # but a larger batch may fit
+    cramped = numbers(low, "pp") > best.max_num_seqs  # but a larger batch may fit
     cramped &= ~np.isnan(best.lengths.prompt)  # no batch helps prompts beyond the context
     possible = (verdicts.codes == 0) | cramped
-    possible &= numbers(low, "pp") <= numbers(high, "max_batch")
+    possible &= numbers(low, "pp") <= most.max_num_seqs
     station = best.station
     closed = np.isfinite(station.clients)
     drafted = (station.checked > 1.0) | (station.decodes < best.lengths.output - 1.0)

@@ -6,7 +6,8 @@ request, or is a prefix cache hit for every request: the first computation is ne
 of a trace, every earlier block is a prefix cache hit: evictions are not modelled.
 
 Limits. A running request reserves KV memory for its prompt and output. If `max_batch` is given and
-does not fit, the row is infeasible; with a given arrival rate, memory limits the running requests.
+does not fit, the row is infeasible; with a given arrival rate, or with the engine's default of
+`max_batch`, memory limits the running requests.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from simulators.serving.demand.requests import max_prefix_hits, token_counts
 from simulators.serving.deployment import NUMBERS, Deployment, load_frontend, load_process
 from simulators.serving.engine.limits import load_scheduler, schedules_async
 from simulators.serving.point import CLOSED, EVEN, MODULATED, NONE, POISSON, ServingPoint
+from simulators.serving.row_defaults import default_max_batch
 from simulators.serving.speculation import NO_DRAFTER, last_step_excess, mean_acceptance_length
 from simulators.serving.steady.iteration_times import Pipeline, ReplicaFamily
 from simulators.workload.llm.memory import activation_bytes, weight_bytes
@@ -76,6 +78,8 @@ class SteadyDesign:
     kind: Ints  # group number; equal for equal lengths
     kv_tokens: Floats  # capacity of the KV cache
     kv_blocks: Floats
+    token_budget: Floats
+    max_num_seqs: Floats
     gpus: Floats  # of one replica
     replicas: Floats
     usd_per_gpu_hour: Floats  # NaN: unknown
@@ -269,6 +273,8 @@ def design_of(
     _need_events(batch, verdicts)
     shared = _shared(families, batch.num_rows, verdicts)
     chunked = _schedulers(batch, column, verdicts)
+    is_stated = ~np.isnan(column["max_batch"])
+    column["max_batch"] = np.where(is_stated, column["max_batch"], default_max_batch(batch))
     verdicts.add(column["pp"] > column["max_batch"], "batch_smaller_than_pipeline")
     asked = column["max_context"]
     context = np.where(asked > 0.0, asked, shared.context)
@@ -296,7 +302,7 @@ def design_of(
     clients = np.where(closed, column["arrivals.clients"] / column["replicas"], np.inf)
     max_batch_size = np.floor(column["max_batch"] / column["pp"])
     chosen = np.isnan(rate) & ~closed
-    verdicts.add((fit < 1.0) | (chosen & (fit < max_batch_size)), "kv_exceeds_hbm")
+    verdicts.add((fit < 1.0) | (chosen & is_stated & (fit < max_batch_size)), "kv_exceeds_hbm")
     usd = column["usd_per_gpu_hour"]
     server_s, lag_iterations = _servers(batch, lengths)
     return SteadyDesign(
@@ -319,6 +325,8 @@ def design_of(
         kind=kind,
         kv_tokens=blocks * block,
         kv_blocks=blocks,
+        token_budget=column["chunk_size"],
+        max_num_seqs=column["max_batch"],
         gpus=column["tp"] * column["pp"],
         replicas=column["replicas"],
         usd_per_gpu_hour=np.where(np.isnan(usd), shared.usd, usd),

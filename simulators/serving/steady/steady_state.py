@@ -169,6 +169,8 @@ def _columns(
         "gpus": gpus.astype(np.int64),
         "replicas_mean": design.replicas.astype(np.float64),
         "kv_blocks": design.kv_blocks.astype(np.int64),
+        "token_budget": design.token_budget.astype(np.int64),
+        "max_num_seqs": design.max_num_seqs.astype(np.int64),
         **dict(zip(SHARES, cycle.shares(prices), strict=True)),
     }
 

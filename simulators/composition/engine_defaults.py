@@ -1,0 +1,123 @@
+"""Options that a point leaves to its engine: scheduler, runtime, limits of a batch, precision.
+
+`auto` or null means the default of the engine for the GPU and the model, from the engine's TOML
+file. Schedulers of papers and of older releases, which are no engine's default, have the limits of
+`OTHER_SCHEDULERS`. With separate pools, each pool takes the limits of its own GPU and degree of
+tensor parallelism: limits of the whole deployment stay null. So does `max_batch` in a steady state
+with a full batch, which then holds as many requests as fit, up to the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from simulators.catalog.cluster import AUTO
+from simulators.catalog.engine import engine_of, load_engine, reference_engine, resolve_runtime
+from simulators.catalog.gpu import load_gpu
+from simulators.catalog.model import load_model
+from simulators.composition.replica import load_runtime
+from simulators.core.folder import ENGINES
+from simulators.workload.precision import precision
+
+LIMITS = ("chunk_size", "max_batch", "memory_fraction")
+"""Options whose defaults depend on the GPU of a pool."""
+
+RULES = ("scheduling.async_scheduling", "scheduling.scheduler_reserve_full_isl")
+"""Options whose defaults depend on the release of an engine."""
+
+RESOLVED = ("scheduler", "runtime", "release", "dtype", *LIMITS, *RULES)
+NEEDED = ("model", "gpu", "tp", "attention_dp", "pools.prefill_gpus", *RESOLVED)
+"""Options with an engine's default, and the fields of a point from which the defaults follow."""
+
+OTHER_SCHEDULERS: Mapping[str, Any] = {"chunk_size": 512, "max_batch": 128, "memory_fraction": 0.9}
+"""Limits of schedulers that are no engine's default: a choice, in the range of their papers."""
+
+ON, OFF = "on", "off"
+USUAL_DTYPE = "fp16"
+"""Precision of checkpoints without quantization."""
+
+
+def resolved(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of `RESOLVED` that an engine would run with.
+
+    Args:
+        values: the value of each field in `NEEDED`. Without a model or a GPU, as for a load alone,
+            limits and precision stay as they are.
+
+    Raises:
+        UserError: a name or a release is unknown.
+    """
+    found = {name: values[name] for name in RESOLVED}
+    scheduler, release = values["scheduler"], values["release"]
+    if scheduler == AUTO:
+        scheduler = found["scheduler"] = default_scheduler(values["runtime"])
+    if release:
+        rules = engine_of(scheduler).scheduling_rules(scheduler, release)
+        for option, is_default in rules.items():
+            if values[f"scheduling.{option}"] == AUTO:
+                found[f"scheduling.{option}"] = ON if is_default else OFF
+    found["runtime"] = resolve_runtime(values["runtime"], scheduler, release)
+    found["release"] = ""
+    if not values["model"] or not values["gpu"]:
+        return found
+    if values["dtype"] == AUTO:
+        found["dtype"] = checkpoint_dtype(values["model"], values["gpu"])
+    missing = [name for name in LIMITS if values[name] is None]
+    if missing and not values["pools.prefill_gpus"]:
+        usual = limits(scheduler, values["gpu"], values["tp"], values["attention_dp"])
+        found |= {name: usual[name] for name in missing}
+    return found
+
+
+def default_scheduler(runtime: str) -> str:
+    """Return the scheduler of an engine's current releases, by the runtime of one of its releases.
+
+    Runtimes without an engine have the usual scheduler of papers.
+
+    >>> [default_scheduler(runtime) for runtime in ("auto", "sglang_0_5_8", "graphs")]
+    ['vllm_v1', 'sglang', 'vllm']
+    """
+    if runtime == AUTO:
+        return reference_engine().schedulers[0]
+    framework = load_runtime(runtime).framework
+    if ENGINES.has(framework):
+        return load_engine(framework).schedulers[0]
+    return reference_engine().default_scheduler
+
+
+def limits(scheduler: str, gpu: str, tp: int, attention_dp: int = 1) -> Mapping[str, Any]:
+    """Return the default limits of a scheduler's engine on a GPU.
+
+    >>> limits("vllm_v1", "h100_sxm", tp=1)
+    {'chunk_size': 8192, 'max_batch': 1024, 'memory_fraction': 0.9}
+    >>> limits("vllm_v1", "l40s", tp=1)["chunk_size"], limits("sarathi", "l40s", tp=1)["chunk_size"]
+    (2048, 512)
+    """
+    engine = engine_of(scheduler)
+    if scheduler not in engine.defaults.schedulers:
+        return OTHER_SCHEDULERS
+    sheet = load_gpu(gpu)
+    tokens = engine.defaults.batch_limits(sheet).tokens
+    return {
+        "chunk_size": tokens // attention_dp if engine.defaults.ranks_share_tokens else tokens,
+        "max_batch": engine.running_requests(sheet),
+        "memory_fraction": engine.defaults.memory_fraction(sheet.hbm_bytes, tp),
+    }
+
+
+def checkpoint_dtype(model: str, gpu: str) -> str:
+    """Return the precision of a model's checkpoint: the first that the GPU supports.
+
+    >>> checkpoint_dtype("deepseek_v3", "h200_sxm"), checkpoint_dtype("llama3_1_8b", "h100_sxm")
+    ('fp8_block', 'fp16')
+    """
+    formats, rates = load_model(model).formats, load_gpu(gpu).peak_flops
+    supported = (dtype for dtype in formats if is_supported(rates, dtype))
+    return next(supported, formats[0] if formats else USUAL_DTYPE)
+
+
+def is_supported(peak_flops: Mapping[str, float], dtype: str) -> bool:
+    """Return whether a GPU with these rates multiplies in a precision."""
+    found = precision(dtype)
+    return {found.compute, found.activations, found.expert_compute} - {""} <= set(peak_flops)
