@@ -135,7 +135,7 @@ class Codesign(Serving):
     """The simulator of hardware designs under a serving workload."""
 
     name: str = "codesign"
-    version: int = 7
+    version: int = 8
     point: type = CodesignPoint
     metrics: type = CodesignMetrics
 
