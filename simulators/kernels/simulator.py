@@ -361,7 +361,7 @@ class Kernels:
     """The kernel simulator."""
 
     name: str = "kernels"
-    version: int = 18
+    version: int = 19
     point: type = KernelPoint
     metrics: type = KernelMetrics
 

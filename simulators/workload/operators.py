@@ -98,12 +98,13 @@ class Attention(Launched):
     head_dim: float
     kv_dtype: str = "fp16"
     window: Column = 0.0  # of a sliding window, in keys; 0: none
-    context_tokens: Column = 0.0  # all cached tokens of the decodes; 0: no window
+    context_tokens: Column = 0.0  # all cached tokens of the decodes; 0: no window or list
     split_heads: Column = 0.0  # KV heads by which a library splits keys, if more than `kv_heads`
     latent: bool = False  # keys and values of all heads come from one latent per token (MLA)
     decodes: Column = 0.0  # requests of a mixed launch with a single new token
     decode_kv_tokens: Column = 0.0  # keys of a mixed launch that its decodes read
     sinks: bool = False  # attention sinks: softmax has one more logit per head
+    listed: bool = False  # every query has its own list of keys, gathered one by one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +164,33 @@ class StateUpdate(Launched):
     rule: str = "delta"  # gated delta rule, kda (a gate per key number), or ssd of Mamba-2
     in_loop: bool = False  # launched again and again: L2 keeps what fits
     dtype: str = "bf16"
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexScores(Launched):
+    """Scores of query-key pairs by a few small heads, summed over heads (DeepSeek-V3.2, 2025)."""
+
+    phase: str  # prefill: tiles of queries share keys; decode: every query reads its own keys
+    requests: Column
+    query_tokens: Column
+    pairs: Column
+    kv_tokens: Column
+    heads: float
+    head_dim: float
+    in_loop: bool = False  # launched again and again: L2 keeps what fits
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexChoice(Launched):
+    """The `top_k` best-scored keys of each query; with fewer keys nothing is scored again."""
+
+    requests: Column
+    query_tokens: Column
+    pairs: Column
+    kv_tokens: Column
+    top_k: Column
+    dtype: str = "fp32"
+    in_loop: bool = False  # launched again and again: L2 keeps what fits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,6 +263,8 @@ Compute = (
     | Convolution
     | CausalConvolution
     | StateUpdate
+    | IndexScores
+    | IndexChoice
 )
 Operator = Compute | Collective
 

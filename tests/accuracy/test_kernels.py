@@ -75,8 +75,8 @@ def test_shipped_calibrations_belong_to_the_measured_tables() -> None:
 
 
 def test_calibration_files_stay_small() -> None:
-    # Each of ten GPUs with tables of three engines has up to 0.3 MB; states on five have 0.1 MB.
+    # Each of ten GPUs with tables of three engines has up to 0.3 MB, states and indexers 0.2 MB.
     files = [file for folder in PACKAGE.glob("*/calibration") for file in folder.rglob("*.toml")]
     sizes = [file.stat().st_size for file in files]
     assert max(sizes) < 300_000
-    assert sum(sizes) < 3_200_000
+    assert sum(sizes) < 3_300_000

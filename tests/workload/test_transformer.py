@@ -24,6 +24,7 @@ from simulators.workload.operators import (
     Elementwise,
     Gemm,
     GroupedGemm,
+    IndexScores,
     Norm,
     Operator,
     Quantisation,
@@ -169,9 +170,9 @@ def test_sparse_attention_limits_a_query_to_the_top_keys() -> None:
         operators = decode_operators(shard, decode_step(4.0, context))
         (attention,) = [o for o in operators if isinstance(o, Attention)]
         (scores,) = [o for o in operators if o.name == "index_scores"]
-        assert isinstance(scores, Elementwise)
+        assert isinstance(scores, IndexScores)
         assert attention.kv_tokens == pytest.approx(4.0 * seen)
-        assert scores.elements == pytest.approx(4.0 * context)
+        assert scores.pairs == pytest.approx(4.0 * context)
 
 
 def test_short_prompts_use_dense_attention_in_sparse_models() -> None:

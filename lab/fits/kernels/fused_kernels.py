@@ -317,18 +317,23 @@ def fit_auxiliary(parts: Sequence[Rows], gpu: Gpu) -> FittedEntry:
         if np.ndim(column)
     }
     seconds = np.concatenate([part.seconds for part in seen])
+    dtype = auxiliary_kernels.dtype_on(seen[0].operator, gpu)
 
     def form_s(numbers: Numbers, rows: Any = slice(None)) -> Floats:
         some = auxiliary_kernels.KernelWork(**{n: column[..., rows] for n, column in work.items()})
-        return auxiliary_kernels.form_seconds(some, "bf16", gpu, numbers)
+        return auxiliary_kernels.form_seconds(some, dtype, gpu, numbers)
 
     few = measured_rows.evenly(seconds.size, CONFIG.auxiliary_rows)
-    name = "states" if tables.is_state(parts[0].kernel) else "auxiliary"
+    kernel = parts[0].kernel
+    name = "states" if tables.is_state(kernel) or kernel.startswith("index") else "auxiliary"
     numbers = form(name).fit(lambda one: form_s(one, few), seconds[few])
     entry = plain_entry(parts[0], numbers)
     if seconds.size >= CONFIG.fewest_auxiliary:
         trees = calibration.fit_correction(
-            work["features"], form_s(numbers), seconds, **CONFIG.auxiliary
+            work["features"],
+            form_s(numbers),
+            seconds,
+            **CONFIG["index" if kernel.startswith("index") else "auxiliary"],
         )
         corrected = replace(entry, correction=trees)
         plain, whole = (_error(one, seen, gpu) for one in (entry, corrected))

@@ -165,7 +165,9 @@ def split_phases(attention: Attention) -> tuple[Attention, Attention]:
 
 
 def kernel_of(attention: Attention) -> str:
-    """Return the name of the kernel; latent attention has separate kernels."""
+    """Return the name of the kernel; latent attention and lists of keys have separate kernels."""
+    if attention.listed:
+        return LISTED
     return f"mla_{attention.phase}" if attention.latent else attention.phase
 
 
@@ -185,7 +187,10 @@ def padded_flops(attention: Attention) -> Floats:
 def attention_bytes(attention: Attention) -> Floats:
     """Return the bytes of queries, keys, values and results, each moved once."""
     queries = np.asarray(attention.query_tokens, np.float64) * attention.heads
-    keys = np.asarray(attention.kv_tokens, np.float64) * attention.kv_heads
+    kept = np.asarray(attention.kv_tokens, np.float64)
+    if attention.listed:  # lists of queries share keys
+        kept = np.minimum(kept, attention.context_tokens)
+    keys = kept * attention.kv_heads
     moved = queries * BYTES[attention.dtype] + keys * BYTES[attention.kv_dtype]
     return np.asarray(2.0 * attention.head_dim * moved, np.float64)
 
@@ -222,6 +227,8 @@ def _entry(attention: Attention, gpu: Gpu, profile: Profile) -> Entry | None:
     dtype = "bf16" if BYTES[attention.dtype] == BYTES["bf16"] else "fp8"
     kv = "bf16" if BYTES[attention.kv_dtype] >= BYTES["bf16"] else "fp8"
     found = entry_of(gpu, profile, kernel_of(attention), stand_in_formats(dtype, kv))
+    if found is None and attention.listed:
+        return _entry(replace(attention, listed=False, context_tokens=0.0), gpu, profile)
     if found is None or not is_unified(attention, gpu, profile.framework):
         return found
     return replace(found, calibrated=False, band=unified_band())
@@ -297,6 +304,28 @@ def decode_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Floats
     blocks_s = blocks * numbers["block_clocks"] / (gpu.sm_count * gpu.clock_hz)
     busy_s = four_norm(memory_s, compute_s, chain_s)
     return np.asarray(numbers["start_s"] + busy_s + blocks_s, np.float64)
+
+
+def listed_seconds(
+    a: Attention,
+    gpu: Gpu,
+    numbers: Numbers,
+    moved_bytes: Floats,  # noqa: ARG001 - gathered keys come from L2
+) -> Floats:
+    """Return the uncorrected seconds of queries with lists of keys, each on `shared` SMs.
+
+    Kernels of several queries per request first collect what a request needs.
+    """
+    queries, pairs, keys, requests = sums(a)
+    rate = numbers["compute"] * gpu.peak(a.dtype)
+    compute_s = 4.0 * a.head_dim * a.heads * pairs / rate
+    one_s = compute_s / np.maximum(queries, 1.0) * gpu.sm_count / numbers["shared"]
+    gathered = 2.0 * a.kv_heads * a.head_dim * BYTES[a.kv_dtype] * keys
+    gathered_s = gathered / (numbers["list_speed"] * gpu.hbm_bytes_per_s)
+    chunks = np.where(queries > requests, requests, 0.0)
+    collected_s = chunks * numbers["request_clocks"] / gpu.clock_hz
+    seconds = numbers["start_s"] + four_norm(compute_s, one_s) + gathered_s + collected_s
+    return np.asarray(seconds, np.float64)
 
 
 def sums(a: Attention) -> tuple[Floats, Floats, Floats, Floats]:
@@ -385,12 +414,16 @@ def unified_band() -> Band:
     return uniform_band(float(ends["lo"]), float(ends["hi"]))
 
 
+LISTED = "sparse_mla"
+"""Kernel of attention to lists of keys."""
+
 FORM_OF = {"prefill": prefill_seconds, "decode": decode_seconds, "mixed": mixed_seconds}
 FORM_WITH = {
     "gap_clocks": warp_latent_seconds,
     "exponentials": warp_prompt_seconds,
     "lone_clocks": triton_latent_seconds,
     "wait_clocks": triton_prompt_seconds,
+    "list_speed": listed_seconds,
 }
 """Formulas of one library's kernels, by a constant that no other formula has."""
 

@@ -38,6 +38,9 @@ from simulators.workload.precision import BYTES
 TAPS = 4.0
 """Width of the causal convolution, in every model so far (Gu and Dao, 2023)."""
 
+INDEX_DTYPE = "fp8"
+"""Precision of an indexer's queries and keys."""
+
 STATE_BYTES = 4.0
 """Bytes per number of a state: 32 bits."""
 
@@ -50,8 +53,23 @@ UNMEASURED = {
 }
 """Constants of kernels without a fit, and the start of fits."""
 
+TILE_ROWS = 128.0
+"""Rows of a tile of scores: queries times heads (DeepGEMM, `fp8_mqa_logits`)."""
+
+SCALE_BYTES, SCORE_BYTES, PLACE_BYTES = 4.0, 4.0, 4.0
+"""Bytes of an indexer key's scale, of a score and of a chosen key's position."""
+
+DIGITS = 32.0
+"""Operations per score of a radix choice: bits of a 32-bit number."""
+
 Auxiliary = (
-    ops.CausalConvolution | ops.StateUpdate | Quantisation | ops.EncoderAttention | ops.Embedding
+    ops.CausalConvolution
+    | ops.StateUpdate
+    | Quantisation
+    | ops.EncoderAttention
+    | ops.Embedding
+    | ops.IndexScores
+    | ops.IndexChoice
 )
 
 
@@ -82,6 +100,10 @@ def kernel_of(op: Auxiliary) -> str:
         return f"convolution_{op.phase}"
     if isinstance(op, ops.StateUpdate):
         return f"delta_{op.phase}"
+    if isinstance(op, ops.IndexScores):
+        return f"index_scores_{op.phase}"
+    if isinstance(op, ops.IndexChoice):
+        return "index_choice"
     if isinstance(op, Quantisation):
         return "scan" if op.scan else "quantise"
     return "embedding" if isinstance(op, ops.Embedding) else "encoder"
@@ -99,12 +121,22 @@ def fitted_seconds(op: Auxiliary, gpu: Gpu, entry: Entry | Mapping[str, float]) 
     """Return the seconds by given constants, or by the constants and trees of an entry."""
     work = work_of(op)
     numbers = entry.numbers if isinstance(entry, Entry) else entry
-    seconds = form_seconds(work, op.dtype, gpu, numbers)
+    dtype = dtype_on(op, gpu)
+    seconds = form_seconds(work, dtype, gpu, numbers)
     if isinstance(entry, Entry) and entry.correction is not None:
         flat = work.features.reshape(len(work.features), -1)
         seconds = corrected(entry.correction, flat, seconds)
     memory_s = _memory_s(work, gpu, numbers)
-    return np.maximum(seconds, np.maximum(work.flops / _peak(work, op.dtype, gpu), memory_s))
+    return np.maximum(seconds, np.maximum(work.flops / _peak(work, dtype, gpu), memory_s))
+
+
+def dtype_on(op: Auxiliary, gpu: Gpu) -> str:
+    """Return the precision of an operator's arithmetic; indexers multiply in 8 bits if they can."""
+    return (
+        INDEX_DTYPE
+        if isinstance(op, ops.IndexScores) and INDEX_DTYPE in gpu.peak_flops
+        else op.dtype
+    )
 
 
 def form_seconds(work: KernelWork, dtype: str, gpu: Gpu, numbers: Mapping[str, float]) -> Floats:
@@ -204,6 +236,49 @@ def _embedding(e: ops.Embedding) -> KernelWork:
     )
 
 
+def _scores(s: ops.IndexScores) -> KernelWork:
+    """Return the work of scores. A tile of queries of several requests scores the keys of all."""
+    requests, queries, pairs, keys = _columns(s.requests, s.query_tokens, s.pairs, s.kv_tokens)
+    each, mean, ends = _each(queries, requests), _each(pairs, queries), _each(keys, requests)
+    read = s.head_dim * BYTES[INDEX_DTYPE] + SCALE_BYTES
+    if s.phase == "decode":
+        tiles, padded, longest = queries, pairs, np.zeros_like(pairs)
+    else:
+        tile = TILE_ROWS / s.heads
+        span = np.maximum(tile / np.maximum(each, 1.0), 1.0)
+        tiles = np.ceil(queries / tile)
+        padded, longest = tiles * tile * span * mean, span * ends
+    moved = keys * read + pairs * SCORE_BYTES + queries * s.heads * s.head_dim * BYTES[INDEX_DTYPE]
+    return KernelWork(
+        flops=2.0 * padded * s.heads * s.head_dim,
+        moved_bytes=moved,
+        blocks=tiles,
+        longest=longest,
+        features=np.stack([requests, queries, each, pairs, keys, mean, ends, padded]),
+        kept=np.full_like(queries, s.in_loop),
+    )
+
+
+def _choice(c: ops.IndexChoice) -> KernelWork:
+    """Return the work of choosing keys; the queries of a request see ever more of them."""
+    columns = _columns(c.requests, c.query_tokens, c.pairs, c.kv_tokens, c.top_k)
+    requests, queries, pairs, keys, top_k = columns
+    mean, ends = _each(pairs, queries), _each(keys, requests)
+    least = np.maximum(2.0 * mean - ends, 1.0)
+    spread = np.maximum(ends - least + 1.0, 1.0)
+    share = np.clip((ends - np.maximum(least - 1.0, top_k)) / spread, 0.0, 1.0)
+    longer = (np.maximum(least, top_k) + ends) / 2.0
+    walked = queries * share * longer
+    return KernelWork(
+        flops=DIGITS * walked,
+        moved_bytes=walked * SCORE_BYTES + queries * np.minimum(mean, top_k) * PLACE_BYTES,
+        blocks=queries,
+        longest=np.where(share > 0.0, longer, 0.0),
+        features=np.stack([requests, queries, queries * share, walked, pairs, ends, top_k, -top_k]),
+        kept=np.full_like(queries, c.in_loop),
+    )
+
+
 def _columns(*sizes: Column) -> tuple[Floats, ...]:
     """Return columns that are broadcast to one shape."""
     return tuple(np.broadcast_arrays(*(np.asarray(size, np.float64) for size in sizes)))
@@ -231,6 +306,8 @@ def _entry(op: Auxiliary, gpu: Gpu, profile: Profile) -> Entry | None:
     their own; quantization to formats without a measurement uses the entry of fp8.
     """
     kernel = kernel_of(op)
+    if isinstance(op, ops.IndexScores):
+        return entry_of(gpu, profile, kernel, (INDEX_DTYPE,))
     dtype = "bf16" if BYTES[op.dtype] == BYTES["bf16"] else op.dtype
     if isinstance(op, ops.StateUpdate | ops.CausalConvolution) and op.rule != "delta":
         dtype = op.rule
@@ -245,6 +322,8 @@ WORK: dict[type, Callable[[Any], KernelWork]] = {
     Quantisation: _quantisation,
     ops.EncoderAttention: _encoder,
     ops.Embedding: _embedding,
+    ops.IndexScores: _scores,
+    ops.IndexChoice: _choice,
 }
 
 AUXILIARY = OperatorFamily(

@@ -9,12 +9,13 @@ The indexer of sparse attention scores all keys for each query, and the query at
 ("DeepSeek-V3.2: pushing the frontier of open large language models", 2025; GLM-5 has it too): a few
 small heads, copied to every tensor rank, score one narrow fp8 key per token; the query attends to
 the `index_top_k` best keys in the latent space. Each query of a long prompt gathers its own keys,
-and attends as a decode does. Traffic is counted in bytes, as numbers of fp8.
+and attends as a decode does.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,12 +30,14 @@ from simulators.workload.operators import (
     Column,
     Compute,
     Gemm,
+    IndexChoice,
+    IndexScores,
     StateUpdate,
 )
 from simulators.workload.precision import BYTES
 
 KEY_SUMS = ("prefill_pairs", "prefill_kv_tokens", "decode_kv_tokens")
-KEY_BYTES, SCALE_BYTES, SCORE_BYTES = BYTES["fp8"], BYTES["fp32"], BYTES["fp32"]
+KEY_BYTES, SCALE_BYTES = BYTES["fp8"], BYTES["fp32"]
 
 
 def index_bytes_per_token(model: LanguageModel) -> float:
@@ -58,27 +61,26 @@ def index_projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     )
 
 
-def index_choice(phase: str, shard: Shard, queries: Column, pairs: Column) -> tuple[Compute, ...]:
+def index_choice(phase: str, shard: Shard, sums: dict[str, Any]) -> tuple[Compute, ...]:
     """Return the indexer's scores of query-key pairs, and the top-k choice.
 
-    Decodes read each key for one query; the queries of a prompt share its keys, and the kernel sums
-    over heads. Writes of the chosen keys are not counted.
+    `sums`: over requests, by the fields of `Attention`. Scores are multiplied in 8 bits where
+    linear layers are.
     """
     model, how = shard.model, shard.how
-    layers = shard.part.layers * model.index_share
-    if phase == "decode":
-        read = model.index_head_dim * KEY_BYTES + SCALE_BYTES
-        scores: Compute = shard.pointwise("index_scores", pairs, layers, read, SCORE_BYTES, "fp8")
-    else:
-        scores = Gemm(
+    shared = {name: sums[name] for name in ("requests", "query_tokens", "pairs", "kv_tokens")}
+    shared["repeat"] = shard.part.layers * model.index_share
+    return (
+        IndexScores(
             name="index_scores",
-            m=queries,
-            n=np.maximum(pairs / np.maximum(queries, 1.0), 1.0),
-            k=model.index_heads * model.index_head_dim,
-            dtype=how.compute if how.compute == "fp8" else how.activations,
-            repeat=layers,
-        )
-    return scores, shard.pointwise("index_choice", pairs, layers, SCORE_BYTES, 0.0, "fp8")
+            phase=phase,
+            heads=float(model.index_heads),
+            head_dim=float(model.index_head_dim),
+            dtype="fp8" if how.compute.startswith("fp8") else how.activations,
+            **shared,
+        ),
+        IndexChoice(name="index_choice", top_k=float(model.index_top_k), **shared),
+    )
 
 
 def prefill_operators(shard: Shard, step: Step, *, chooses: bool = False) -> tuple[Compute, ...]:
@@ -105,9 +107,10 @@ def decode_operators(shard: Shard, step: Step) -> tuple[Compute, ...]:
     if not top_k:
         return _latent_decode(shard, step)
     chosen = np.minimum(step.decode_kv_tokens, step.decodes * top_k)
+    listed = _latent_decode(shard, replace(step, decode_kv_tokens=chosen))
     return (
-        *index_choice("decode", shard, step.decodes, step.decode_kv_tokens),
-        *_latent_decode(shard, replace(step, decode_kv_tokens=chosen)),
+        *index_choice("decode", shard, _sums("decode", step)),
+        *_by_lists(listed, step.decodes, step.decode_kv_tokens),
     )
 
 
@@ -123,15 +126,24 @@ def _compressed(phase: str, shard: Shard, step: Step) -> tuple[Compute, ...]:
         scale = 1.0 / ratio if ratio else 0.0
         far = replace(step, **{name: getattr(step, name) * scale for name in KEY_SUMS})
         if ratio == OVERLAPPED:
-            sums = _sums(phase, far)
-            found += index_choice(phase, shard, sums["query_tokens"], sums["pairs"])
+            found += index_choice(phase, shard, _sums(phase, far))
             far = _seen_through(far, float(model.index_top_k))
         both = {name: getattr(near, name) + getattr(far, name) for name in KEY_SUMS}
         layers = shard.part.layers * count / len(model.compress_ratios)
         attention = _attention(phase, shard, layers, replace(step, **both))
         name = f"{phase}_attention_{ratio}" if ratio else attention.name
-        found.append(replace(attention, name=name, kv_heads=0.5, latent=True))
+        latent = replace(attention, name=name, kv_heads=0.5, latent=True)
+        gathered = replace(latent, kv_tokens=latent.pairs)
+        found += _by_lists((gathered,), latent.requests, latent.kv_tokens)
     return tuple(found)
+
+
+def _by_lists(
+    operators: Sequence[Compute], requests: Column, context_tokens: Column
+) -> list[Compute]:
+    """Return operators whose attention gathers keys by lists, from all keys of the requests."""
+    lists: dict[str, Any] = {"listed": True, "requests": requests, "context_tokens": context_tokens}
+    return [replace(one, **lists) if isinstance(one, Attention) else one for one in operators]
 
 
 def mixed_operators(shard: Shard, step: Step) -> tuple[Compute, ...]:
@@ -179,10 +191,15 @@ def _indexed_prefill(shard: Shard, step: Step, chooses: bool) -> tuple[Compute, 
     queries = np.where(is_long, step.prefill_tokens, 1.0)
     pairs = np.where(is_long, step.prefill_pairs, 1.0)
     chosen = np.minimum(pairs, queries * top_k)
+    prompts, keys = (
+        np.where(is_long, sums, 1.0) for sums in (step.prefills, step.prefill_kv_tokens)
+    )
+    listed = _latent_decode(shard, replace(step, decodes=queries, decode_kv_tokens=chosen))
+    scored = {"requests": prompts, "query_tokens": queries, "pairs": pairs, "kv_tokens": keys}
     return (
         *_expanded_prefill(shard, short),
-        *index_choice("prefill", shard, queries, pairs),
-        *_latent_decode(shard, replace(step, decodes=queries, decode_kv_tokens=chosen)),
+        *index_choice("prefill", shard, scored),
+        *_by_lists(listed, prompts, keys),
     )
 
 
@@ -248,11 +265,10 @@ def _attentions(phase: str, shard: Shard, step: Step) -> tuple[Compute, ...]:
 def _sparse(phase: str, shard: Shard, step: Step, whole: Attention) -> tuple[Compute, ...]:
     """Return full layers, and layers whose indexer selects blocks of keys (MiniMax-M3, 2026)."""
     top_k, indexed = float(shard.model.index_top_k), whole.repeat * shard.model.index_share
-    sums = _sums(phase, step)
     chosen = _attention(phase, shard, indexed, _seen_through(step, top_k))
     return (
         replace(whole, repeat=whole.repeat - indexed),
-        *index_choice(phase, shard, sums["query_tokens"], sums["pairs"]),
+        *index_choice(phase, shard, _sums(phase, step)),
         replace(chosen, name=f"{phase}_sparse_attention"),
     )
 

@@ -1,0 +1,108 @@
+"""Indexers and attention to lists of keys: laws and known answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis.strategies import integers, sampled_from
+
+from simulators.catalog.gpu import load_gpu
+from simulators.kernels.price import flops, moved_bytes, price
+from simulators.workload.operators import Attention, IndexChoice, IndexScores
+
+GPUS = ("h100_sxm", "b200_sxm", "a100_sxm", "l40s")
+
+
+def scores(requests: float, new: float, past: float, phase: str = "prefill") -> IndexScores:
+    return IndexScores(
+        name="s",
+        phase=phase,
+        requests=requests,
+        query_tokens=requests * new,
+        pairs=requests * (new * past + new * (new + 1.0) / 2.0),
+        kv_tokens=requests * (past + new),
+        heads=32.0,
+        head_dim=128.0,
+        dtype="bf16",
+    )
+
+
+def choice(requests: float, new: float, past: float, top_k: float = 2048.0) -> IndexChoice:
+    s = scores(requests, new, past)
+    sums = {name: getattr(s, name) for name in ("requests", "query_tokens", "pairs", "kv_tokens")}
+    return IndexChoice(name="c", top_k=top_k, **sums)
+
+
+def listed(queries: float, requests: float, context: float) -> Attention:
+    return Attention(
+        name="a",
+        phase="decode",
+        requests=requests,
+        query_tokens=queries,
+        pairs=queries * 2048.0,
+        kv_tokens=queries * 2048.0,
+        context_tokens=requests * context,
+        heads=64.0,
+        kv_heads=576.0 / 1088.0,
+        head_dim=544.0,
+        dtype="bf16",
+        kv_dtype="bf16",
+        latent=True,
+        listed=True,
+    )
+
+
+def seconds(operator: IndexScores | IndexChoice | Attention, gpu: str) -> float:
+    return float(price(operator, load_gpu(gpu), framework="sglang").latency_s)
+
+
+@given(
+    gpu=sampled_from(GPUS),
+    requests=integers(1, 64),
+    past=integers(0, 200_000),
+    more=integers(2, 8),
+)
+def test_time_never_falls_with_more_requests(gpu: str, requests: int, past: int, more: int) -> None:
+    for make in (scores, choice):
+        few, many = (
+            seconds(make(float(n), 64.0, float(past)), gpu) for n in (requests, more * requests)
+        )
+        assert many >= few
+
+
+def test_a_tile_of_queries_of_several_requests_scores_the_keys_of_all() -> None:
+    # A tile has 128 rows: 4 queries of 32 heads. One new token each: 4 requests share a tile.
+    one, four = (float(flops(scores(8.0, new, 1000.0))) for new in (1.0, 4.0))
+    assert one == pytest.approx(four, rel=0.01)
+
+
+def test_queries_with_few_keys_are_not_chosen_among() -> None:
+    assert float(flops(choice(4.0, 1.0, 2000.0))) == 0.0
+    # Of 4,096 queries the last 2,048 see more than 2,048 keys, 3,072 in the mean.
+    walked = float(flops(choice(1.0, 4096.0, 0.0))) / 32.0
+    assert walked == pytest.approx(2048 * 3072, rel=0.01)
+
+
+def test_lists_of_one_prompt_read_its_keys_once() -> None:
+    prompt = listed(4096.0, 1.0, 8192.0)
+    read = 8192 * 576 * 2 + 4096 * 64 * 544 * 2 * 2
+    assert float(moved_bytes(prompt)) == pytest.approx(read)
+    decodes = listed(4096.0, 4096.0, 8192.0)
+    assert float(moved_bytes(decodes)) > 10 * float(moved_bytes(prompt))
+
+
+def test_indexer_of_glm_5_on_a_b200_takes_the_measured_times() -> None:
+    # SGLang 0.5.14: 16,384 tokens after 1,024, without other kernels around.
+    prompt = replace(scores(1.0, 16384.0, 1024.0), in_loop=True)
+    assert seconds(prompt, "b200_sxm") == pytest.approx(645e-6, rel=0.15)
+    # 16,384 queries of 16 requests that see 10,240 keys and more.
+    chosen = replace(choice(16.0, 1024.0, 10240.0), in_loop=True)
+    assert seconds(chosen, "b200_sxm") == pytest.approx(398e-6, rel=0.2)
+
+
+def test_only_measured_gpus_are_calibrated() -> None:
+    assert price(choice(4.0, 1.0, 9000.0), load_gpu("gb200"), framework="sglang").calibrated
+    assert not price(choice(4.0, 1.0, 9000.0), load_gpu("h200_sxm"), framework="sglang").calibrated
+    assert price(listed(64.0, 64.0, 9000.0), load_gpu("h100_sxm"), framework="sglang").calibrated
