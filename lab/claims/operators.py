@@ -16,6 +16,7 @@ from lab.claims.claim import columns
 from lab.claims.kernels import held_out, shipped_price
 from lab.tables import indexers
 from lab.tables import kernels as tables
+from lab.tables.hyper_connections import read_mixing_rows
 from lab.tables.rows import Rows
 from simulators.catalog.gpu import load_gpu
 from simulators.evidence.lookup import LEVELS
@@ -26,6 +27,7 @@ NAMES = {
     "gdn": "gated delta rule",
     "mamba2": "Mamba-2 convolutions",
     "kda": "Kimi delta attention",
+    "mixing": "hyper-connections",
     "index_scores_prefill": "indexer scores of prompts",
     "index_scores_decode": "indexer scores of decodes",
     "index_choice": "choice of keys",
@@ -34,19 +36,17 @@ NAMES = {
 """Operators by table, rule or kernel."""
 
 
-def states(reference: Path) -> Iterator[pl.DataFrame]:
-    """Yield held-out shapes of recurrent states and of the convolutions before them."""
+def operators(reference: Path) -> Iterator[pl.DataFrame]:
+    """Yield held-out shapes of states, hyper-connections and sparse attention, by GPU."""
     for gpu in dict.fromkeys((*tables.STATES.gpus, *tables.AUXILIARY.gpus)):
         timed = [p for p in tables.read_auxiliary_rows(reference, gpu) if tables.is_state(p.kernel)]
         for part in held_out([*timed, *tables.read_state_rows(reference, gpu)]):
             yield answered(part, NAMES[table_of(part)])
-
-
-def sparse(reference: Path) -> Iterator[pl.DataFrame]:
-    """Yield held-out shapes of indexers and of attention to lists of keys."""
+        for part in held_out(read_mixing_rows(reference, gpu)):
+            yield answered(part, NAMES["mixing"])
     for gpu in indexers.FACTS.gpus:
-        timed = indexers.read_index_rows(reference, gpu), indexers.read_list_rows(reference, gpu)
-        for part in held_out(itertools.chain(*timed)):
+        lists = indexers.read_index_rows(reference, gpu), indexers.read_list_rows(reference, gpu)
+        for part in held_out(itertools.chain(*lists)):
             yield answered(part, NAMES[part.kernel])
 
 

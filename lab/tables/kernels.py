@@ -516,19 +516,23 @@ def _newest(files: Iterable[Path]) -> Iterator[pa.Table]:
         frame.filter(
             pl.col("phase").is_in(STATES.phases),
             pl.col("kernel").is_not_null(),
-            pl.col("version").str.contains(STATES.release),
         ).with_columns(table=number)
         for number, file in enumerate(file for file in files if file.is_file())
         for frame in [read_frame(file).with_columns(words)]
     ]
     if found:
-        frame = pl.concat(found, how="diagonal_relaxed")
-        numbers_of = pl.col("version").str.extract_all("[0-9]+")
-        release = numbers_of.list.eval(pl.element().str.zfill(6)).list.join(".")
-        frame = frame.with_columns(release=release)
-        frame = frame.filter(pl.col("release") == pl.col("release").max().over("gpu", "framework"))
+        frame = newest_releases(pl.concat(found, how="diagonal_relaxed"))
         first_table = pl.col("table") == pl.col("table").min().over("gpu", "framework")
         yield frame.filter(first_table).to_arrow()
+
+
+def newest_releases(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of the newest release of each GPU and framework."""
+    frame = frame.filter(pl.col("version").str.contains(STATES.release))
+    numbers_of = pl.col("version").str.extract_all("[0-9]+")
+    release = numbers_of.list.eval(pl.element().str.zfill(6)).list.join(".")
+    frame = frame.with_columns(release=release)
+    return frame.filter(pl.col("release") == pl.col("release").max().over("gpu", "framework"))
 
 
 def _embeddings(table: pa.Table, gpu: str) -> Rows:

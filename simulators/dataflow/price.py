@@ -149,6 +149,8 @@ def _moved(operator: ops.Compute) -> tuple[ops.Column, ops.Column]:
         tokens = np.asarray(operator.tokens)
         passes = tokens if operator.phase == "decode" else tokens / ops.STATE_CHUNK
         numbers = passes * operator.value_heads * operator.key_dim * operator.value_dim
+    elif isinstance(operator, ops.StreamMixing):
+        numbers = np.asarray(operator.tokens) * operator.hidden * (operator.streams + 0.5)
     elif isinstance(operator, ops.IndexScores | ops.IndexChoice):
         numbers = np.asarray(operator.pairs)
     else:

@@ -194,6 +194,21 @@ class IndexChoice(Launched):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StreamMixing(Launched):
+    """Residual streams of a block, mixed by weights of the token (DeepSeek-V4's hyper-connections).
+
+    "pre" computes the weights and collects the streams to the block's input; "post" adds the
+    block's output to the mixed streams.
+    """
+
+    phase: str
+    tokens: Column
+    hidden: Column
+    streams: Column
+    in_loop: bool = False  # launched again and again: L2 keeps what fits
+
+
+@dataclass(frozen=True, kw_only=True)
 class Quantisation(Launched):
     """Quantization of numbers; `scan` is the search for the scale before it."""
 
@@ -265,6 +280,7 @@ Compute = (
     | StateUpdate
     | IndexScores
     | IndexChoice
+    | StreamMixing
 )
 Operator = Compute | Collective
 

@@ -27,6 +27,7 @@ from lab.fits.kernels.kernel_calibration import FittedEntry, Numbers, form, plai
 from lab.fits.methods import band_of, grouped, leave_one_out, matern, quantile
 from lab.tables import kernels as tables
 from lab.tables import rows as measured_rows
+from lab.tables.hyper_connections import read_mixing_rows
 from lab.tables.kernels import models_of, products_of
 from lab.tables.rows import Bools, Floats, Groups, Rows, Sizes, mape, read_table
 from simulators.catalog.gpu import Gpu, load_gpu
@@ -299,7 +300,8 @@ def fit_auxiliary_kernels(reference: Path, only: Sequence[str] = ()) -> Iterator
 def fit_state_kernels(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration]:
     """Yield the calibrations of recurrent states on further GPUs and of further rules."""
     for name in chosen(only, tables.STATES.gpus):
-        measured = tables.read_state_rows(reference, name)
+        mixing = read_mixing_rows(reference, name)
+        measured = [*tables.read_state_rows(reference, name), *mixing]
         done = [
             fit_auxiliary(parts, load_gpu(name))
             for parts in grouped(measured, lambda part: part.name).values()
@@ -325,7 +327,8 @@ def fit_auxiliary(parts: Sequence[Rows], gpu: Gpu) -> FittedEntry:
 
     few = measured_rows.evenly(seconds.size, CONFIG.auxiliary_rows)
     kernel = parts[0].kernel
-    name = "states" if tables.is_state(kernel) or kernel.startswith("index") else "auxiliary"
+    in_loop = tables.is_state(kernel) or kernel.startswith(("index", "mixing"))
+    name = "states" if in_loop else "auxiliary"
     numbers = form(name).fit(lambda one: form_s(one, few), seconds[few])
     entry = plain_entry(parts[0], numbers)
     if seconds.size >= CONFIG.fewest_auxiliary:

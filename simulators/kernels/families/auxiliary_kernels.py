@@ -70,6 +70,7 @@ Auxiliary = (
     | ops.Embedding
     | ops.IndexScores
     | ops.IndexChoice
+    | ops.StreamMixing
 )
 
 
@@ -104,6 +105,8 @@ def kernel_of(op: Auxiliary) -> str:
         return f"index_scores_{op.phase}"
     if isinstance(op, ops.IndexChoice):
         return "index_choice"
+    if isinstance(op, ops.StreamMixing):
+        return f"mixing_{op.phase}"
     if isinstance(op, Quantisation):
         return "scan" if op.scan else "quantise"
     return "embedding" if isinstance(op, ops.Embedding) else "encoder"
@@ -279,6 +282,21 @@ def _choice(c: ops.IndexChoice) -> KernelWork:
     )
 
 
+def _mixing(m: ops.StreamMixing) -> KernelWork:
+    """Return the work of a block's streams: read for the weights and again for the input."""
+    tokens, hidden, streams = _columns(m.tokens, m.hidden, m.streams)
+    weights = (2.0 + streams) * streams
+    products = weights if m.phase == "pre" else streams + 1.0
+    return KernelWork(
+        flops=2.0 * tokens * streams * hidden * products,
+        moved_bytes=(2.0 * streams + 1.0) * tokens * hidden * BYTES[m.dtype],
+        blocks=tokens,
+        longest=np.zeros_like(tokens),
+        features=_rows(np.ones_like(tokens), tokens, hidden),
+        kept=np.full_like(tokens, m.in_loop),
+    )
+
+
 def _columns(*sizes: Column) -> tuple[Floats, ...]:
     """Return columns that are broadcast to one shape."""
     return tuple(np.broadcast_arrays(*(np.asarray(size, np.float64) for size in sizes)))
@@ -324,6 +342,7 @@ WORK: dict[type, Callable[[Any], KernelWork]] = {
     ops.Embedding: _embedding,
     ops.IndexScores: _scores,
     ops.IndexChoice: _choice,
+    ops.StreamMixing: _mixing,
 }
 
 AUXILIARY = OperatorFamily(

@@ -32,7 +32,13 @@ from simulators.evidence.transfer import ARCHITECTURE, OWN
 from simulators.kernels.corrections import Correction, GridTable, correction_from, grids_from
 from simulators.kernels.profile import Profile, ReductionRates, VectorRates
 
-KINDS = {"mixed": "mixed", "chain": "chain", "delta": STATES, "convolution": STATES}
+KINDS = {
+    "mixed": "mixed",
+    "chain": "chain",
+    "delta": STATES,
+    "convolution": STATES,
+    "mixing": STATES,
+}
 """Kinds of calibration other than `fused`, by the first word of a kernel's name."""
 
 EIGHT_BITS = "fp8"

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 
@@ -55,6 +56,7 @@ from simulators.workload.operators import (
     GroupedGemm,
     Operator,
     Quantisation,
+    StreamMixing,
 )
 from simulators.workload.precision import BYTES, QUANTISED
 
@@ -279,15 +281,17 @@ def token_operators(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     """Return the operators that depend only on the number of tokens."""
     hidden, width, part = shard.model.hidden, shard.how.activations, shard.part
     streams = shard.model.residual_streams
+    moved = 1.0 if streams > 1 else 2.0
     embedding = Embedding(name="embedding", rows=tokens, cols=hidden, dtype=width)
     return (
         *((embedding,) if shard.part.has_embedding else ()),
         *_projections(shard, tokens),
         *feed_forward(shard, tokens),
-        *((_mixing(shard, tokens),) if streams > 1 else ()),
-        # The residual sums, each fused with the norm after it: two tensors in, two out.
+        *(_mixing(shard, tokens) if streams > 1 else ()),
+        # The residual sums, each fused with the norm after it: two tensors in, two out. With
+        # several streams the sums are part of their mixing.
         *(
-            shard.pointwise(name, tokens * hidden, layers, 1.0 + streams, 1.0 + streams)
+            shard.pointwise(name, tokens * hidden, layers, moved, moved)
             for name, layers in (
                 ("attention_norm", part.layers),
                 ("ffn_norm", part.layers - part.bare_layers),
@@ -296,11 +300,15 @@ def token_operators(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     )
 
 
-def _mixing(shard: Shard, tokens: Column) -> Gemm:
-    """Return the product that weighs the residual streams around every block."""
-    streams, hidden = shard.model.residual_streams, shard.model.hidden
-    weights, layers = (2 + streams) * streams, 2 * shard.part.layers - shard.part.bare_layers
-    return shard.wide("stream_mixing", tokens, weights, streams * hidden, layers)
+def _mixing(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
+    """Return the kernels before and behind every block that mix the residual streams."""
+    layers = 2 * shard.part.layers - shard.part.bare_layers
+    shared: dict[str, Any] = {"tokens": tokens, "hidden": float(shard.model.hidden)}
+    shared |= {"streams": float(shard.model.residual_streams), "dtype": shard.how.activations}
+    return tuple(
+        StreamMixing(name=f"stream_mixing_{phase}", phase=phase, repeat=layers, **shared)
+        for phase in ("pre", "post")
+    )
 
 
 def head_operators(shard: Shard, rows: Column) -> tuple[Compute, ...]:
