@@ -29,10 +29,8 @@ from simulators.composition import replica
 from simulators.composition.replica import Runtime, load_runtime
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import Infeasible, UnknownNameError
-from simulators.core.fields import updated
 from simulators.core.folder import once
 from simulators.core.jit import Floats
-from simulators.evidence.intervals import COVERED
 from simulators.evidence.lookup import calibrations
 from simulators.kernels.families.experts import MARLIN_ARCHITECTURES
 from simulators.serving.deployment import NO_SERVER, NUMBERS, Frontend, load_frontend
@@ -93,8 +91,9 @@ def older_run_cache(
     by family, `kernels` the frameworks whose kernels compete.
     """
     today = load_runtime(like)
-    if server := _server_without(today.framework, group):
+    if group in _numbers(like):
         without = runtime_without(like, group)
+        server = _server_without(today.framework, group) or load_frontend(like)
         return run_cache_of(replace(without, batch_times=times, kernels=kernels), server)
     return RunCache(runtime=lambda _: replace(today, batch_times=times, kernels=kernels))
 
@@ -246,18 +245,18 @@ Numbers = tuple[float, float, float]  # as the fields of a Frontend
 def fit_frontends(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the API servers of all frameworks, and of engines called in their own process."""
     yield from _in_process(reference)
-    rows = [row for row in silicon(reference) if not row.excluded]
-    framework, group, model, measured_s, measured_tpot_s = (
+    rows = [row for row in silicon(reference) if not row.excluded and row.client.frontend == AUTO]
+    framework, group, model, measured_s = (
         np.array([getattr(row, name) for row in rows])
-        for name in ("framework", "group", "model", "ttft_s", "tpot_s")
+        for name in ("framework", "group", "model", "ttft_s")
     )
 
     def fitted(kept: Bools) -> Numbers:
-        return fit_frontend(ttft_s[:, kept], tpot_s[kept], measured_s[kept], group[kept].tolist())
+        return fit_frontend(ttft_s[:, kept], running[kept], measured_s[kept], group[kept].tolist())
 
     servers: dict[str, Numbers] = {}
     for _ in range(CONFIG.simulations):
-        ttft_s, tpot_s = engines_alone(rows, servers)
+        ttft_s, running = engines_alone(rows, servers)
         servers = {name: fitted(framework == name) for name in replica.FRAMEWORKS}
     numbers: dict[tuple[str, str], Numbers] = {}
     held_out_s = np.empty(framework.size)
@@ -267,24 +266,17 @@ def fit_frontends(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
         for left_out in np.unique(group[own]).tolist():
             out = own & (group == left_out)
             numbers[name, left_out] = fitted(own & ~out)
-            held_out_s[out] = frontend_s(ttft_s[:, out], tpot_s[out], numbers[name, left_out])
+            held_out_s[out] = frontend_s(ttft_s[:, out], running[out], numbers[name, left_out])
         for left_out in np.unique(model[own]).tolist():
             numbers[name, left_out] = fitted(own & (model != left_out))
-    ratios = {"tpot": measured_tpot_s / tpot_s, "ttft": measured_s / held_out_s}
     tables: dict[str, Any] = {}
     for (name, left_out), found in numbers.items():
-        others = (framework == name) & (group != left_out) & (model != left_out)
-        widen = 1.0 + 1.0 / np.unique(group[others]).size
-        bands = {
-            f"{m}_band": methods.quantile(r[others], COVERED) ** widen for m, r in ratios.items()
-        }
-        table = {**dict(zip(NUMBERS, found, strict=True)), **bands}
-        tables.setdefault(left_out, {})[name] = table
+        tables.setdefault(left_out, {})[name] = dict(zip(NUMBERS, found, strict=True))
     whole = declared(
         "frontends",
         content={"frontend": tables.pop("")},
         rows=framework.size,
-        errors=1.0 / ratios["ttft"] - 1.0,
+        errors=held_out_s / measured_s - 1.0,
     )
     yield whole
     yield replace(whole, file=FRONTENDS, content={"without": tables})
@@ -321,37 +313,39 @@ def _in_process(reference: Path) -> Iterator[Calibration]:
 def engines_alone(
     rows: Sequence[PublicDeployment], servers: Mapping[str, Numbers]
 ) -> tuple[Floats, Floats]:
-    """Return simulated TTFT without the server's time, a row for each of `TOKENS_S`, and TPOT.
+    """Return simulated TTFT without the server's time, by `TOKENS_S`, and running requests.
 
     Clients wait for the `servers` of frameworks; no server is the default. Engines have constants
     that were fitted without the group they predict.
     """
-    ttft_s, tpot_s = np.empty((len(CONFIG.tokens_s), len(rows))), np.empty(len(rows))
+    ttft_s, running = np.empty((len(CONFIG.tokens_s), len(rows))), np.empty(len(rows))
     for indices in by_replica(rows).values():
         runtime = runtime_without(rows[indices[0]].runtime, rows[indices[0]].group)
-        request_s, _, iterations = servers.get(rows[indices[0]].framework, (0.0, 0.0, 0.0))
+        request_s, _, stream_s = servers.get(rows[indices[0]].framework, (0.0, 0.0, 0.0))
         for pace, token_s in enumerate(CONFIG.tokens_s):
-            server = Frontend(request_s=request_s, token_s=token_s, iterations=iterations)
+            server = Frontend(request_s=request_s, token_s=token_s, stream_s=stream_s)
             cache = run_cache_of(runtime, server)
             for i in indices:
-                found = simulate(updated(point_of(rows[i]), {"client.frontend": AUTO}), cache)
-                ttft_s[pace, i], tpot_s[i] = found.ttft_mean_s, found.tpot_mean_s
-                ttft_s[pace, i] -= request_s + iterations * tpot_s[i]
-    return ttft_s, tpot_s
+                found = simulate(point_of(rows[i]), cache)
+                assert found.ttft_mean_s is not None
+                assert found.tpot_mean_s is not None
+                running[i] = found.tokens_per_s * found.tpot_mean_s  # Little's law
+                ttft_s[pace, i] = found.ttft_mean_s - request_s - stream_s * running[i]
+    return ttft_s, running
 
 
 def fit_frontend(
-    ttft_s: Floats, tpot_s: Floats, measured_s: Floats, groups: Sequence[str]
+    ttft_s: Floats, running: Floats, measured_s: Floats, groups: Sequence[str]
 ) -> Numbers:
-    """Return seconds per request, seconds per prompt token, and iterations.
+    """Return seconds per request, per prompt token, and per running request.
 
     Simulated `ttft_s` has a row for each of `TOKENS_S`. `measured_s`: measured TTFT.
     """
     weights = methods.group_weights(groups)
     found: list[tuple[float, Numbers]] = []
-    design = np.stack([np.ones_like(measured_s), tpot_s], axis=-1)
+    design = np.stack([np.ones_like(measured_s), running], axis=-1)
     for token_s, engine_s in zip(CONFIG.tokens_s, ttft_s, strict=True):
-        request_s, iterations = methods.least_log_error(
+        request_s, stream_s = methods.least_log_error(
             design,
             engine_s,
             measured_s,
@@ -360,14 +354,14 @@ def fit_frontend(
             rounds=CONFIG.rounds,
             soften=lambda error: (np.abs(error) + CONFIG.least_error) ** -0.5,
         ).tolist()
-        numbers = (request_s, token_s, iterations)
-        error = np.abs(np.log(frontend_s(ttft_s, tpot_s, numbers) / measured_s))
+        numbers = (request_s, token_s, stream_s)
+        error = np.abs(np.log(frontend_s(ttft_s, running, numbers) / measured_s))
         found.append((float(weights @ error), numbers))
     return min(found)[1]
 
 
-def frontend_s(ttft_s: Floats, tpot_s: Floats, numbers: Numbers) -> Floats:
+def frontend_s(ttft_s: Floats, running: Floats, numbers: Numbers) -> Floats:
     """Return TTFT behind an API server with given numbers."""
-    request_s, token_s, iterations = numbers
+    request_s, token_s, stream_s = numbers
     engine_s = ttft_s[CONFIG.tokens_s.index(token_s)]
-    return np.asarray(engine_s + request_s + iterations * tpot_s, np.float64)
+    return np.asarray(engine_s + request_s + stream_s * running, np.float64)

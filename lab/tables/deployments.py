@@ -224,6 +224,7 @@ def _deployed(row: Record, peer: Mapping[str, Any], layout: Parallelism) -> Publ
         client=client,
         launch=recipe.launch(load) if recipe else EngineLaunch(),
         runtime=runtime_of(framework, version, row.measured_date or ""),
+        release=release_of(version, row.measured_date or ""),
         ttft_s=row.ttft_ms * 1e-3,
         tpot_s=row.tpot_ms * 1e-3,
         peer_ttft_s=peer["aic_ttft_ms"] * 1e-3 if is_answered else None,
@@ -235,19 +236,27 @@ def _deployed(row: Record, peer: Mapping[str, Any], layout: Parallelism) -> Publ
 def runtime_of(framework: str, version: str, measured: str) -> str:
     """Return the runtime of the release that a public deployment ran.
 
-    Nightly images are as old as their names say, or else as the measurement. Launch scripts choose
-    the kernels of experts, so factors of releases that were launched without options do not apply.
+    Launch scripts choose the kernels of experts, so factors of releases that were launched without
+    options do not apply.
 
     >>> runtime_of("sglang", "0.5.9", "2026-04-03"), runtime_of("vllm", "0.11.2", "2025-12-08")
     ('sglang_0_5_9', 'vllm')
     >>> runtime_of("sglang", "nightly-dev-20260402-d7256eb6", "2026-04-08")
     'sglang'
     """
+    runtime = load_engine(framework).runtime_of_release(release_of(version, measured))
+    return load_runtime(runtime).like or runtime
+
+
+def release_of(version: str, measured: str) -> str:
+    """Return the release number of an image, or a date.
+
+    Nightly images are as old as their names say, or else as the measurement.
+    """
     numbers = re.match(r"\d+(\.\d+)+", version)
     built = re.search(r"-(\d{4})(\d\d)(\d\d)-", version)
     date = "-".join(built.groups()) if built else measured
-    runtime = load_engine(framework).runtime_of_release(numbers.group() if numbers else date)
-    return load_runtime(runtime).like or runtime
+    return numbers.group() if numbers else date
 
 
 def _layout(row: Record, reference: Path) -> Parallelism:

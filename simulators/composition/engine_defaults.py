@@ -33,7 +33,7 @@ NEEDED = ("model", "gpu", "tp", "attention_dp", "pools.prefill_gpus", *RESOLVED)
 OTHER_SCHEDULERS: Mapping[str, Any] = {"chunk_size": 512, "max_batch": 128, "memory_fraction": 0.9}
 """Limits of schedulers that are no engine's default: a choice, in the range of their papers."""
 
-ON, OFF = "on", "off"
+OFF = "off"
 USUAL_DTYPE = "fp16"
 """Precision of checkpoints without quantization."""
 
@@ -53,10 +53,9 @@ def resolved(values: Mapping[str, Any]) -> dict[str, Any]:
     if scheduler == AUTO:
         scheduler = found["scheduler"] = default_scheduler(values["runtime"])
     if release:
-        rules = engine_of(scheduler).scheduling_rules(scheduler, release)
-        for option, is_default in rules.items():
+        for option in later_rules(scheduler, release):
             if values[f"scheduling.{option}"] == AUTO:
-                found[f"scheduling.{option}"] = ON if is_default else OFF
+                found[f"scheduling.{option}"] = OFF
     found["runtime"] = resolve_runtime(values["runtime"], scheduler, release)
     found["release"] = ""
     if not values["model"] or not values["gpu"]:
@@ -68,6 +67,16 @@ def resolved(values: Mapping[str, Any]) -> dict[str, Any]:
         usual = limits(scheduler, values["gpu"], values["tp"], values["attention_dp"])
         found |= {name: usual[name] for name in missing}
     return found
+
+
+def later_rules(scheduler: str, release: str) -> tuple[str, ...]:
+    """Return the options that became defaults of a scheduler after a release.
+
+    >>> later_rules("vllm_v1", "0.14.1")
+    ('scheduler_reserve_full_isl',)
+    """
+    rules = engine_of(scheduler).scheduling_rules(scheduler, release)
+    return tuple(option for option, is_default in rules.items() if not is_default)
 
 
 def default_scheduler(runtime: str) -> str:

@@ -443,7 +443,7 @@ class Frontend:
 
     request_s: float = 0.0  # per request
     token_s: float = 0.0  # per prompt token; requests are served one after another
-    iterations: float = 0.0  # of the engine
+    stream_s: float = 0.0  # per running request, as the server sends their tokens one by one
 
 
 NO_SERVER = Frontend()

@@ -39,6 +39,7 @@ import numpy as np
 
 from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import load_gpu
+from simulators.composition.engine_defaults import later_rules
 from simulators.composition.replica import FRAMEWORKS, load_runtime
 from simulators.core.calibration import read_calibration, read_choice
 from simulators.core.errors import UnknownNameError, UserError
@@ -48,6 +49,7 @@ from simulators.serving.answer.metrics import WITH_INTERVAL, ServingMetrics
 from simulators.serving.point import (
     AUTO,
     CLOSED,
+    OFF,
     WHOLE,
     ArrivalsConfig,
     CacheConfig,
@@ -120,6 +122,7 @@ class Deployed:
     client: Client = INFERENCEX
     launch: EngineLaunch = EngineLaunch()
     runtime: str = ""  # runtime of the measured release; empty: today's
+    release: str = ""  # the measured release or its date; empty: the last of the runtime
 
     @property
     def budget(self) -> int:
@@ -149,7 +152,7 @@ def point_of(deployed: Deployed, runtime: str = "") -> ServingPoint:
         scheduler=engine.schedulers[0],
         runtime=runtime or deployed.runtime or engine.today,
         chunk_size=deployed.budget,
-        scheduling=SchedulingConfig(poll_interval=deployed.launch.poll_interval),
+        scheduling=scheduling_of(deployed, engine.schedulers[0]),
         client=ClientConfig(
             stream_interval=engine.defaults.stream_interval, frontend=deployed.client.frontend
         ),
@@ -164,6 +167,14 @@ def point_of(deployed: Deployed, runtime: str = "") -> ServingPoint:
         prompt_tokens=deployed.prompt,
         output_tokens=deployed.output,
         lengths=LengthsConfig(spread=deployed.client.length_spread),
+    )
+
+
+def scheduling_of(deployed: Deployed, scheduler: str) -> SchedulingConfig:
+    """Return the scheduling options of a deployment, without rules of later releases."""
+    later = later_rules(scheduler, deployed.release) if deployed.release else ()
+    return SchedulingConfig(
+        poll_interval=deployed.launch.poll_interval, **dict.fromkeys(later, OFF)
     )
 
 

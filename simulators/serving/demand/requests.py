@@ -271,7 +271,7 @@ class Requests:
     clients: int = 0  # of a closed loop, where `arrival_s` is a think time; 0: open loop
     service_s: Floats | float = 0.0  # of the API server, which serves one request after another
     delay_s: float = 0.0  # further delay of each request before the engine
-    lag_iterations: float = 0.0  # mean gaps between tokens from engine to client, for every token
+    stream_s: float = 0.0  # from engine to client, per running request, for every token
     session: Ints | None = None  # ascending; the `arrival_s` of a later turn is a think time
     routable: Ints | None = None  # the first so many replicas can receive the request; None: all
     prefixes: Prefixes | None = None  # shared prefixes; None: none

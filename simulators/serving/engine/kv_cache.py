@@ -507,6 +507,14 @@ def admit_chunks(view: View, token_budget: int, whole: bool) -> int:
     return token_budget
 
 
+@kernel(boolean(matrix(i8), i8))
+def is_last_token_in_flight(request: Ints, req: int) -> bool:
+    """Return whether the batches in flight bring the last token even if no draft is accepted."""
+    total = request[req, at.PROMPT] + request[req, at.OUTPUT]
+    placeholders = request[req, at.NUM_OUTPUT_PLACEHOLDERS]
+    return placeholders > 0 and request[req, at.NUM_COMPUTED] + 1 - placeholders >= total  # type: ignore[no-any-return]
+
+
 @kernel(i8(VIEW, i8, boolean))
 def schedule_running(view: View, token_budget: int, prompts: bool) -> int:
     """Schedule running decodes or, if `prompts`, partial prefills; return the remaining budget."""
@@ -515,7 +523,8 @@ def schedule_running(view: View, token_budget: int, prompts: bool) -> int:
     for i in range(pool[at.RUNNING]):
         req = running[i]
         missing = request[req, at.PROMPT] - request[req, at.NUM_COMPUTED]
-        if token_budget > 0 and (missing > 0) == prompts:
+        is_next = token_budget > 0 and (missing > 0) == prompts
+        if is_next and not is_last_token_in_flight(request, req):
             num_scheduled = min(missing, token_budget) if prompts else 1
             schedule_request(view, req, num_scheduled)
             token_budget -= num_scheduled if prompts else 1 + pool[at.NUM_DRAFTS]

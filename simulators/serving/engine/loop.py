@@ -450,6 +450,8 @@ def finish(state: ReplicaState, replica: int, slot: int, now: float) -> int:
         if num_computed > prompt or is_async:
             if times[req, at.LAST_TOKEN] < 0.0:
                 times[req, at.FIRST_TOKEN] = now
+                lag_ns = state.limits[at.STREAM_NS] * pool[at.NUM_RUNNING]
+                times[req, at.LAG_S] = 1e-9 * lag_ns
             else:
                 gap = first_end - times[req, at.LAST_TOKEN]
                 if gap != known_gap:

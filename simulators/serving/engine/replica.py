@@ -96,7 +96,7 @@ UNROUTED, NOT_RELEASED = -1, -2
     LONGEST_GAP,
     SENT,
     SERVICE,
-    LAG,
+    LAG_S,
     SUMS,
 ) = range(12)
 SUM_COLUMNS = 5
@@ -106,9 +106,8 @@ PREFILL_SUMS = TIME_COLUMNS + 2
 POOLED_TIME_COLUMNS = PREFILL_SUMS + SUM_COLUMNS
 """SENT is the time at which the client sends the request, SERVICE the time that the frontend works
 on it (negative afterwards), and ARRIVAL the time at which it reaches the engine. The client
-receives every token later than the engine emits it, by LAG times the time from the first token to
-the last. Columns from SUMS on hold the sums of
-the replica at the end of the request."""
+receives every token LAG_S later than the engine emits it. Columns from SUMS on hold the sums of the
+replica at the end of the request."""
 
 # `limits`: the configuration, equal for all replicas of a pool.
 (
@@ -144,9 +143,10 @@ the replica at the end of the request."""
     IGNORE_EOS,  # 1: answers have their longest length, which admission knows
     CONSERVATIVENESS,  # factor of the output tokens expected at admission, in millionths
     PREFILLS_ONLY,  # 1: requests leave after their prefill
+    STREAM_NS,  # nanoseconds from engine to client per running request
     ACCEPT_CYCLE,  # length of a cycle of numbers of accepted tokens; 0: they are drawn
     DRAFT_MAX_RUNNING,  # first of the running requests up to which 1, 2 ... levels are drafted
-) = range(34)
+) = range(35)
 MOST_DRAFTED = 16
 ACCEPTANCE = DRAFT_MAX_RUNNING + MOST_DRAFTED
 """First of the shares of iterations that accept at least 1, 2 ... draft tokens, times CERTAIN; or
@@ -603,7 +603,7 @@ def release_successor(state: ReplicaState, req: int, now: float) -> int:
     loop the next unreleased request is the successor of the first client to receive its answer.
     """
     row, follower = state.times[req], state.request[req, SUCCESSOR]
-    received = now + row[LAG] * (now - row[FIRST_TOKEN])
+    received = now + row[LAG_S]
     if follower >= 0:
         state.times[follower, ARRIVAL] += received
         push_release(state, state.times[follower, ARRIVAL], follower)

@@ -78,7 +78,7 @@ def after_frontend(asked: Requests, frontend: Frontend, replicas: int) -> Reques
     """Return the requests with the service time and delay of one API server per replica."""
     service_s = np.asarray(frontend.token_s / replicas * asked.prompt_tokens, np.float64)
     return replace(
-        asked, service_s=service_s, delay_s=frontend.request_s, lag_iterations=frontend.iterations
+        asked, service_s=service_s, delay_s=frontend.request_s, stream_s=frontend.stream_s
     )
 
 
@@ -88,10 +88,9 @@ def seen_by_clients(state: ReplicaState) -> ReplicaState:
     LAST_TOKEN remains the time at which the engine emitted the last token.
     """
     times = state.times.copy()
-    lag_s = times[:, at.LAG] * (times[:, at.COMPLETED] - times[:, at.FIRST_TOKEN])
     times[:, at.ARRIVAL] = times[:, at.SENT]
-    times[:, at.FIRST_TOKEN] += lag_s
-    times[:, at.COMPLETED] += lag_s
+    times[:, at.FIRST_TOKEN] += times[:, at.LAG_S]
+    times[:, at.COMPLETED] += times[:, at.LAG_S]
     return state._replace(times=times)
 
 
@@ -115,6 +114,7 @@ def initial_state(
     """Return the state before the first arrival; the arguments are those of `serve`."""
     pools = [allowed] if decoders is None else [allowed, decoders.limits]
     own, count = np.stack([pool.vector() for pool in pools]), asked.arrival_s.size
+    own[:, at.STREAM_NS] = round(asked.stream_s * allowed.ranks * 1e9)
     replicas *= allowed.ranks
     entry_replicas = replicas
     if decoders:
@@ -195,8 +195,7 @@ def _initial_requests(
         served_s = fifo_departures(asked.arrival_s, times[:, at.SERVICE])
         times[:, at.SENT], times[:, at.ARRIVAL] = asked.arrival_s, served_s + asked.delay_s
         times[:, at.SERVICE] = -1.0
-    times[:, at.LAG] = asked.lag_iterations / np.maximum(asked.output_tokens - 1, 1)
-    times[:, at.STALLED] = times[:, at.LONGEST_GAP] = 0.0
+    times[:, at.STALLED] = times[:, at.LONGEST_GAP] = times[:, at.LAG_S] = 0.0
     return request, times
 
 

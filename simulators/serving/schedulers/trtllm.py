@@ -6,6 +6,9 @@ enters when the blocks of its prompt and of its longest output are free, and kee
 could never fit whole is chunked. The memory fraction refers to what weights and activations leave.
 Under attention data parallelism one queue is distributed over the ranks in every iteration.
 
+Its overlap scheduler is `async_scheduling`: a batch is formed while the one before runs, and a
+request whose last token is in flight is not scheduled again (`GENERATION_TO_COMPLETE`).
+
 `poll_interval` is its `batch_wait_timeout_iters`: while others decode, new prompts wait until they
 and the decodes fill `FILLED` of the tokens (`batch_wait_max_tokens_ratio`), so many iterations at
 most.
@@ -28,6 +31,7 @@ from simulators.serving.engine.replica import SCHEDULE, VIEW, View, kernel
 CHUNKED = CACHES_PREFIXES = KV_TRANSFER = True
 FRACTION_OF_FREE = SHARED_RANK_QUEUE = RESERVES_OUTPUT = True
 POLL_INTERVAL = 1
+ASYNC_METHODS = ("nothing",)
 
 FILLED = 0.9
 """Share of the tokens, as public recipes ask for."""

@@ -9,13 +9,13 @@ prompt are not computed, also after a preemption.
 
 from __future__ import annotations
 
-from simulators.core.jit import Ints, boolean, i8, matrix
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.kv_cache import (
     admit_chunks,
     append_blocks,
     blocks_for,
     blocks_missing,
+    is_last_token_in_flight,
     preempt,
     preemptions,
     prefill_tokens,
@@ -86,11 +86,3 @@ def schedule(_now: float, view: View) -> int:
         pool[at.MEMO] += 1
     prefills += pool[at.BATCH_SIZE] - first
     return at.UNTIL_CHANGED if prefills == 0 and pool[at.RUNNING] == 0 else 1
-
-
-@kernel(boolean(matrix(i8), i8))
-def is_last_token_in_flight(request: Ints, req: int) -> bool:
-    """Return whether the batches in flight bring the last token even if no draft is accepted."""
-    total = request[req, at.PROMPT] + request[req, at.OUTPUT]
-    placeholders = request[req, at.NUM_OUTPUT_PLACEHOLDERS]
-    return placeholders > 0 and request[req, at.NUM_COMPUTED] + 1 - placeholders >= total  # type: ignore[no-any-return]

@@ -48,7 +48,7 @@ from simulators.serving.steady.iteration_times import (
     families_of,
     write_prices,
 )
-from simulators.serving.steady.queueing import EXPECTED_SHARE_BEFORE, frontend_s, power
+from simulators.serving.steady.queueing import EXPECTED_SHARE_BEFORE, power
 from simulators.workload.llm.step import Step
 
 Mask = NDArray[np.bool_]
@@ -109,8 +109,7 @@ def steady_bounds(low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, Flo
         if some.size:
             box = _Box(rows_of(best, some), rows_of(most, some), families, some, rows)
             ttft_s, tpot_s, usd = box.least(*(_chunked(box) if chunked else _whole(box)))
-            known_s = np.where(np.isinf(tpot_s), np.nan, tpot_s)
-            ttft_s += frontend_s(box.station, known_s) * (1.0 - ROUNDING)
+            ttft_s += box.station.server_s * (1.0 - ROUNDING)
             for name, column in zip(BOUNDED, (ttft_s, tpot_s, usd), strict=True):
                 found[name][some] = column
     return found

@@ -66,7 +66,7 @@ class Station:
     clients: Floats  # of a closed loop, per replica; inf: the batch is always full
     think_s: Floats  # think time of closed-loop clients
     server_s: Floats  # time of a request at the API server
-    lag_iterations: Floats  # mean gaps between tokens by which clients receive tokens later
+    stream_s: Floats  # by which clients receive tokens later, per running request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,16 +185,16 @@ def _means(
 
 
 def _servers(batch: pa.RecordBatch, lengths: Lengths) -> tuple[Floats, Floats]:
-    """Return each request's seconds at the API server, and the iterations by which tokens lag."""
+    """Return each request's seconds at the API server, and its seconds per running request."""
     runtimes, names = categories(batch, "runtime")
     choices, words = categories(batch, "client.frontend")
     known = [(load_process(str(name)), load_frontend(str(name))) for name in names]
     has_server = np.array([int(word != NONE) for word in words])[choices]
-    request_s, token_s, iterations = (
+    request_s, token_s, stream_s = (
         np.array([[getattr(one, number) for one in both] for both in known])[runtimes, has_server]
         for number in NUMBERS
     )
-    return request_s + token_s * (lengths.prompt + lengths.found), iterations
+    return request_s + token_s * (lengths.prompt + lengths.found), stream_s
 
 
 def _formed_ahead(batch: pa.RecordBatch) -> Floats:
@@ -304,7 +304,7 @@ def design_of(
     chosen = np.isnan(rate) & ~closed
     verdicts.add((fit < 1.0) | (chosen & is_stated & (fit < max_batch_size)), "kv_exceeds_hbm")
     usd = column["usd_per_gpu_hour"]
-    server_s, lag_iterations = _servers(batch, lengths)
+    server_s, stream_s = _servers(batch, lengths)
     return SteadyDesign(
         station=Station(
             stages=column["pp"],
@@ -319,7 +319,7 @@ def design_of(
             clients=clients,
             think_s=np.where(closed, column["client.think_s"], 0.0),
             server_s=server_s,
-            lag_iterations=lag_iterations,
+            stream_s=stream_s,
         ),
         lengths=lengths,
         kind=kind,

@@ -204,7 +204,7 @@ class QueueState:
 
 def has_fixed_population(station: Station) -> NDArray[np.bool_]:
     """Return the rows whose number of requests does not depend on the replica's speed."""
-    away = (station.think_s > 0.0) | (station.server_s > 0.0) | (station.lag_iterations > 0.0)
+    away = (station.think_s > 0.0) | (station.server_s > 0.0) | (station.stream_s > 0.0)
     away |= station.formed_ahead > 0.0
     known: NDArray[np.bool_] = np.isnan(station.rate) & (np.isinf(station.clients) | ~away)
     return known
@@ -312,9 +312,9 @@ class SteadyState:
     saturated: NDArray[np.bool_]
 
 
-def frontend_s(station: Station, tpot_s: Floats) -> Floats:
+def frontend_s(station: Station, running: Floats) -> Floats:
     """Return the mean time that the API server adds to the first token and to the last."""
-    added_s: Floats = station.server_s + station.lag_iterations * np.nan_to_num(tpot_s)
+    added_s: Floats = station.server_s + station.stream_s * running
     return added_s
 
 
@@ -354,7 +354,7 @@ def state_of(
     formed_s = station.formed_ahead * others * busy * cycle_s / cycle.rounds
     queue_s = np.where(saturated, np.nan, slot_wait_s + prompt_wait_s + formed_s)
     # Batch sizes between priced ones are interpolated: the clients limit the rate (Little's law).
-    e2e_s = queue_s + first_s + frontend_s(station, later_s) + cycle.later * later_s
+    e2e_s = queue_s + first_s + frontend_s(station, queue.running) + cycle.later * later_s
     most_per_s = np.where(closed, station.clients / (e2e_s + station.think_s), np.inf)
     served = np.fmin(actual, most_per_s)
     return SteadyState(

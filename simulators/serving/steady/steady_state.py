@@ -124,7 +124,7 @@ def _queue_state(design: SteadyDesign, feasible: FeasibleReplicas) -> QueueState
             busy, waiting = np.ones(each.size), np.zeros(each.size)
             full = QueueState(busy=busy, running=taken * part.stages, waiting=waiting)
             state = state_of(part, rows_of(design.lengths, each), cycle, prices, taken, full)
-            away = part.think_s + frontend_s(part, state.tpot_s) + state.formed_s
+            away = part.think_s + frontend_s(part, state.running) + state.formed_s
             away_s[:, 1:] = away.reshape(some.size, -1)
             queue.put(some, queue_state_of(rows_of(station, some), tried, per_s, away_s))
     return queue
@@ -136,7 +136,7 @@ def _columns(
     station, lengths = design.station, design.lengths
     per_s, tokens = state.requests_per_s * design.replicas, lengths.output
     gpus = design.gpus * design.replicas
-    tokens_per_s, ttft_s = per_s * tokens, state.ttft_s + frontend_s(station, state.tpot_s)
+    tokens_per_s, ttft_s = per_s * tokens, state.ttft_s + frontend_s(station, state.running)
     # While there is work, the other stages wait for the slowest stage.
     busy = state.busy * cycle.busy_s(prices) / (station.stages * cycle.pace_s(prices))
     waiting_s = (1.0 - busy) * station.stages / state.requests_per_s
