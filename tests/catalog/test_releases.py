@@ -15,7 +15,7 @@ from simulators.core.columns import batch_of
 from simulators.core.errors import UserError
 from simulators.core.fields import values_of
 from simulators.core.folder import ENGINES
-from simulators.serving.point import AUTO, OFF, ON, ServingPoint
+from simulators.serving.point import AUTO, OFF, ServingPoint
 from simulators.serving.simulator import SIMULATOR, simulate
 
 BASE = ServingPoint(
@@ -111,8 +111,8 @@ def test_public_deployments_use_the_runtime_of_the_release_table() -> None:
     ("release", "is_async", "reserves"),
     [
         ("0.13", OFF, OFF),
-        ("0.14", ON, OFF),
-        ("0.20.1", ON, ON),
+        ("0.14", AUTO, OFF),
+        ("0.20.1", AUTO, AUTO),
         ("2026-01-01", OFF, OFF),
         ("", AUTO, AUTO),
     ],
@@ -120,6 +120,6 @@ def test_public_deployments_use_the_runtime_of_the_release_table() -> None:
 def test_release_selects_the_rules_of_the_scheduler(
     release: str, is_async: str, reserves: str
 ) -> None:
-    """The release has the defaults of vllm/config; requested options stay."""
+    """Options that became defaults later (vllm/config) are off; requested options stay."""
     found = replace(BASE, runtime="auto", scheduler="vllm_v1", release=release).scheduling
     assert (found.async_scheduling, found.scheduler_reserve_full_isl) == (is_async, reserves)

@@ -103,6 +103,7 @@ def test_compiled_kernels_read_limits_as_integers() -> None:
         at.IGNORE_EOS: 1,
         at.CONSERVATIVENESS: 300_000,
         at.PREFILLS_ONLY: 0,
+        at.STREAM_NS: 0,
         at.ACCEPT_CYCLE: 0,
         at.ACCEPTANCE: at.CERTAIN // 2,
         at.ACCEPTANCE + 1: at.CERTAIN // 4,

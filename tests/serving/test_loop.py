@@ -44,6 +44,7 @@ from simulators.serving.engine.replica import (
     TOTAL_BLOCKS,
     WAITING,
 )
+from simulators.serving.engine.service import seen_by_clients
 from tests.serving.cases import (
     ASKED_EACH_TIME,
     SCHEDULERS,
@@ -423,6 +424,32 @@ def test_chunked_prefill_keeps_decodes_running() -> None:
     }
     assert longest["sarathi"] < 0.02 < 0.1 < longest["vllm"]
     assert run(requests, "sarathi", prices=prices).times[0, STALLED] == 0.0
+
+
+@pytest.mark.parametrize(("overlap", "second_first_token_s"), [(False, 2.0), (True, 3.0)])
+def test_overlap_scheduler_of_tensorrt_llm_forms_the_next_batch_ahead(
+    overlap: bool, second_first_token_s: float
+) -> None:
+    """Iterations take a second; the second request comes while the first batch runs.
+
+    Requests whose last token is in flight are not scheduled again: batches have 9 prompt tokens
+    and 3 of one request, 9 and 2 of the other.
+    """
+    requests = asked(np.array([0.0, 0.5]), np.array([9, 9]), np.array([4, 3]))
+    allowed = limits("trtllm", async_scheduling=overlap, poll_interval=1)
+    state = run(requests, "trtllm", prices=(1.0, 0.0, 0.0), allowed=allowed)
+    assert state.times[:, FIRST_TOKEN].tolist() == [1.0, second_first_token_s]
+    assert state.times[:, COMPLETED].tolist() == [4.0, second_first_token_s + 2.0]
+    assert state.pool[0, BATCHED_TOKENS] == 9 + 3 + 9 + 2
+
+
+def test_tokens_reach_clients_later_by_the_streams_of_their_server() -> None:
+    """Two requests run when the first tokens come, and each stream takes a quarter of a second."""
+    requests = asked(np.zeros(2), np.array([9, 9]), np.array([4, 4]))
+    streamed = dataclasses.replace(requests, stream_s=0.25)
+    state = seen_by_clients(run(streamed, "trtllm", prices=(1.0, 0.0, 0.0)))
+    assert state.times[:, FIRST_TOKEN].tolist() == [1.5, 1.5]
+    assert state.times[:, COMPLETED].tolist() == [4.5, 4.5]
 
 
 def test_preempted_request_recomputes_and_keeps_its_ttft() -> None:

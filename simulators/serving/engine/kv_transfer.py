@@ -131,7 +131,7 @@ def start_kv_transfer(state: ReplicaState, prefill_replica: int, req: int, now: 
     """End the prefill of a request and queue it for its decode replica; return the request."""
     state.pool[prefill_replica, at.NUM_RUNNING] -= 1
     state.times[req, at.PREFILL_END] = now
-    snapshot_sums(state, prefill_replica, req, at.PREFILL_SUMS)
+    snapshot_sums(state, prefill_replica, req, at.PREFILL_SUMS, 0.0)
     push_release(state, now, req)
     return req
 

@@ -418,6 +418,7 @@ def finish(state: ReplicaState, replica: int, slot: int, now: float) -> int:
     known_gap, known_bin, counted = 0.0, gap_bin(0.0), 0
     gauge, kept, ended = state.gauge[replica], pool[at.RUNNING], 0
     is_async = state.limits[at.ASYNC_SCHEDULING] == 1
+    ahead_s = state.stages[replica, 0] - now if is_async else 0.0
     gaps_s, filled = gauge[at.GAPS_S], 0
     is_prefill_replica = replica < state.limits[at.PREFILL_REPLICAS]
     for i in range(size):
@@ -463,7 +464,7 @@ def finish(state: ReplicaState, replica: int, slot: int, now: float) -> int:
             times[req, at.LAST_TOKEN] = now
         if num_computed == prompt + request[req, at.OUTPUT]:
             times[req, at.COMPLETED] = now
-            snapshot_sums(state, replica, req, at.SUMS)
+            snapshot_sums(state, replica, req, at.SUMS, ahead_s)
             if is_async and request[req, at.BLOCKS] == 0:  # preempted while its batch ran
                 remove_waiting(pool, state.waiting[replica], req)
             else:

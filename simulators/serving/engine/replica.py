@@ -516,12 +516,15 @@ def pool_of(state: ReplicaState, replica: int) -> int:
     return 1 if 0 < state.limits[PREFILL_REPLICAS] <= replica else 0
 
 
-@kernel(f8(STATE, i8, i8, i8))
-def snapshot_sums(state: ReplicaState, replica: int, req: int, first: int) -> float:
-    """Copy the sums of a replica to the columns of a completed request; return block-seconds."""
+@kernel(f8(STATE, i8, i8, i8, f8))
+def snapshot_sums(state: ReplicaState, replica: int, req: int, first: int, ahead_s: float) -> float:
+    """Copy the sums of a replica to the columns of a completed request; return block-seconds.
+
+    `ahead_s`: seconds of counted work that are still to come.
+    """
     pool, gauge, times = state.pool[replica], state.gauge[replica], state.times
     times[req, first] = gauge[BLOCK_SECONDS]
-    times[req, first + 1], times[req, first + 2] = gauge[BUSY_S], gauge[JOULES]
+    times[req, first + 1], times[req, first + 2] = gauge[BUSY_S] - ahead_s, gauge[JOULES]
     times[req, first + 3], times[req, first + 4] = pool[ITERATIONS], pool[BATCHED_REQUESTS]
     return gauge[BLOCK_SECONDS]  # type: ignore[no-any-return]
 

@@ -350,7 +350,7 @@ def state_of(
     round_s = cycle_s / cycle.rounds * cycle.per_token
     later_s = np.where(station.chunked & ~at_once, round_s, later_s)
     # Only requests of other clients keep a replica busy when a client's request arrives.
-    others = 1.0 - np.where(closed, 1.0 / station.clients, 0.0)
+    others = np.where(closed, np.maximum(0.0, 1.0 - 1.0 / station.clients), 1.0)
     formed_s = station.formed_ahead * others * busy * cycle_s / cycle.rounds
     queue_s = np.where(saturated, np.nan, slot_wait_s + prompt_wait_s + formed_s)
     # Batch sizes between priced ones are interpolated: the clients limit the rate (Little's law).
