@@ -43,6 +43,7 @@ from simulators.composition.engine_defaults import later_rules
 from simulators.composition.replica import FRAMEWORKS, load_runtime
 from simulators.core.calibration import read_calibration, read_choice
 from simulators.core.errors import UnknownNameError, UserError
+from simulators.core.fields import updated
 from simulators.core.folder import RUNTIMES, once
 from simulators.core.jit import Floats
 from simulators.serving.answer.metrics import WITH_INTERVAL, ServingMetrics
@@ -173,9 +174,8 @@ def point_of(deployed: Deployed, runtime: str = "") -> ServingPoint:
 def scheduling_of(deployed: Deployed, scheduler: str) -> SchedulingConfig:
     """Return the scheduling options of a deployment, without rules of later releases."""
     later = later_rules(scheduler, deployed.release) if deployed.release else ()
-    return SchedulingConfig(
-        poll_interval=deployed.launch.poll_interval, **dict.fromkeys(later, OFF)
-    )
+    options = SchedulingConfig(poll_interval=deployed.launch.poll_interval)
+    return updated(options, dict.fromkeys(later, OFF))
 
 
 NEEDED = ("model", "gpu", "framework", "clients", "prompt_tokens", "output_tokens", "tpot_s")
