@@ -222,6 +222,47 @@ def is_same_batch(state: ReplicaState, older: int, slot: int) -> bool:
     return True
 
 
+@kernel(boolean(STATE, i8, i8))
+def repeat_ahead(state: ReplicaState, replica: int, slot: int) -> bool:
+    """Form the only batch in flight once more, if the scheduler would; return whether it does.
+
+    Both batches can then be repeated together.
+    """
+    pool, request, block = state.pool[replica], state.request, state.limits[at.BLOCK]
+    older = 2 * replica + state.in_flight[replica, pool[at.OLDEST]]
+    size, repeats, crossings = state.sizes[older], state.rounds[older, at.REPEATS], state.crossings
+    free = pool[at.FREE_BLOCKS] - crossings[older, min(1, block - 1)]
+    state.rounds[older, at.REPEATS] = 0
+    if (
+        repeats == 0
+        or size != pool[at.RUNNING]
+        or free < 1
+        or state.limits[at.NUM_DRAFT_TOKENS] > 0
+    ):
+        return False
+    state.rounds[older, at.REPEATS] = repeats - 1
+    for i in range(size):
+        req = state.batch[older, i]
+        state.batch[slot, i], state.tokens[slot, i] = req, 1
+        request[req, at.BLOCKS] += request[req, at.NUM_COMPUTED] > request[req, at.BLOCKS] * block
+        request[req, at.NUM_COMPUTED] += 1
+        request[req, at.NUM_OUTPUT_PLACEHOLDERS] += 1
+    for i in range(1, block):
+        crossings[slot, i - 1] = crossings[older, i]
+    crossings[slot, block - 1] = crossings[older, 0]
+    for column in range(at.STEP_COLUMNS):
+        state.step[slot, column] = state.step[older, column]
+    state.step[slot, at.DECODE_KV] += size
+    for column in range(at.PRICE_COLUMNS):
+        state.price[slot, column] = state.price[older, column]
+    pool[at.FREE_BLOCKS] = free
+    pool[at.MAX_USED_BLOCKS] = max(pool[at.MAX_USED_BLOCKS], pool[at.TOTAL_BLOCKS] - free)
+    pool[at.ELAPSED] = pool[at.REPEATED_ITERATIONS] = 0
+    pool[at.IN_FLIGHT] += 1
+    state.sizes[slot], state.rounds[slot, at.REPEATED] = size, 0
+    return True
+
+
 @kernel(i8(STATE, i8, i8))
 def expect_tokens(state: ReplicaState, replica: int, slot: int) -> int:
     """Count the tokens of a new batch as computed, so that the next one can be formed.

@@ -26,6 +26,7 @@ from simulators.serving.engine.batches import (
     is_same_batch,
     possible_repeats,
     receive_tokens,
+    repeat_ahead,
     repeat_first,
     run_stages,
     stop_repeating,
@@ -199,8 +200,8 @@ def form_batches(schedule: Any, price: Any, state: ReplicaState, replica: int, n
     """Form batches while a pipeline stage is free; return the number of batches in flight.
 
     With several stages, remaining requests may join the next batch that ends: no batch is repeated.
-    With asynchronous scheduling a batch is formed when the one before it starts. If both are equal,
-    the older one is repeated in place of both.
+    With asynchronous scheduling a batch is formed when the one before it starts, which is repeated
+    in place of both if they are equal.
     """
     if OPTIONAL_FEATURES and state.limits[at.RANKS] > 1:
         return form_rank_batches(schedule, price, state, replica, now)
@@ -210,22 +211,24 @@ def form_batches(schedule: Any, price: Any, state: ReplicaState, replica: int, n
     if pool[at.IN_FLIGHT] < most:
         update_integrals(pool, state.gauge[replica], now)
     while pool[at.IN_FLIGHT] < most:
-        place = state.in_flight[replica, (pool[at.OLDEST] + pool[at.IN_FLIGHT]) % most]
-        slot = replica * most + place
-        holds = schedule_batch(schedule, state, replica, slot, now)
-        if pool[at.BATCH_SIZE] == 0:
-            break
-        rounds = state.rounds[slot]
+        back = pool[at.OLDEST] + pool[at.IN_FLIGHT]
+        place = state.in_flight[replica, back if back < most else back - most]
+        slot, rounds = replica * most + place, state.rounds[replica * most + place]
+        rounds[at.REPEATS], is_ahead = 0, is_async and pool[at.IN_FLIGHT] == 1
+        if not (is_ahead and repeat_ahead(state, replica, slot)):
+            holds = schedule_batch(schedule, state, replica, slot, now)
+            if pool[at.BATCH_SIZE] == 0:
+                break
+            if holds > 1:
+                rounds[at.REPEATS] = possible_repeats(state, slot, holds)
+            if is_async:
+                expect_tokens(state, replica, slot)
+            older = replica * most + state.in_flight[replica, pool[at.OLDEST]]
+            if is_ahead and rounds[at.REPEATS] > 0 and is_same_batch(state, older, slot):
+                state.rounds[older, at.REPEATS], rounds[at.REPEATS] = rounds[at.REPEATS], 0
         rounds[at.KEYS_PER_REPEAT], rounds[at.COUNTS_ITERATION] = state.sizes[slot], 1
         ready = now + transfer_s(state, replica)
         state.ends[replica, place] = launch(price, state, replica, slot, now, ready)
-        repeats = possible_repeats(state, slot, holds) if holds > 1 else 0
-        rounds[at.REPEATS] = 0 if is_async else repeats
-        if is_async:
-            expect_tokens(state, replica, slot)
-            older = replica * most + state.in_flight[replica, pool[at.OLDEST]]
-            if repeats > 0 and is_same_batch(state, older, slot):
-                state.rounds[older, at.REPEATS] = repeats
     if stages > 1 and pool[at.WAITING] + pool[at.RUNNING] + pool[at.NUM_SWAPPED] > 0:
         stop_repeating(state, replica)
     return pool[at.IN_FLIGHT]  # type: ignore[no-any-return]
@@ -310,7 +313,7 @@ def schedule_batch(schedule: Any, state: ReplicaState, replica: int, slot: int, 
     )
     pool[at.IN_FLIGHT] += 1
     state.sizes[slot] = pool[at.BATCH_SIZE]
-    state.rounds[slot, at.REPEATED] = 0
+    state.rounds[slot, at.REPEATED], state.price[slot, at.UNTIL_KV] = 0, 0.0
     checked = 1 + pool[at.NUM_DRAFTS]
     members, tokens = state.batch[slot], state.tokens[slot]
     if OPTIONAL_FEATURES and limits[at.PREFIX_CACHING] > limits[at.CACHES_AT_END]:
@@ -332,11 +335,12 @@ def launch(
     pool, counts_iteration = state.pool[replica], state.rounds[slot, at.COUNTS_ITERATION]
     priced, cost = state.priced[slot], state.price[slot]
     kind = pool_of(state, replica)
-    price(priced, state.shape[kind], state.table[kind], cost)
+    keys = priced[at.DECODE_KV]
+    if keys >= cost[at.UNTIL_KV]:
+        price(priced, state.shape[kind], state.table[kind], cost)
     start = max(ready, state.stages[replica, 0])
     timing, gauge = state.timing[slot], state.gauge[replica]
     timing[at.STALL_S] = 0.0
-    keys = priced[at.DECODE_KV]
     end = run_stages(cost, keys, state.stages[replica], timing, gauge, ready, counts_iteration)
     bubbles = timing[at.STALL_S] - (start - ready)
     is_async = state.limits[at.ASYNC_SCHEDULING] == 1
@@ -392,7 +396,7 @@ def advance(
         place = state.in_flight[replica, pool[at.OLDEST]]
         now = ends[place]
         finish(state, replica, replica * most + place, now)
-        pool[at.OLDEST] = (pool[at.OLDEST] + 1) % most
+        pool[at.OLDEST] = pool[at.OLDEST] + 1 if pool[at.OLDEST] + 1 < most else 0
         pool[at.IN_FLIGHT] -= 1
         form_batches(schedule, price, state, replica, now)
         start_waiting_transfers(state, replica, now)
@@ -481,7 +485,9 @@ def finish(state: ReplicaState, replica: int, slot: int, now: float) -> int:
         kept = 0
         for i in range(pool[at.RUNNING]):
             running[kept] = running[i]
-            kept += times[running[i], at.COMPLETED] < 0.0
+            kept += request[running[i], at.BLOCKS] > 0
+        if pool[at.WAITING] > 0:
+            stop_repeating(state, replica)
     state.gaps[known_bin] += counted
     gauge[at.GAPS_S], pool[at.RUNNING] = gaps_s, kept
     gauge[at.FILLED_S] += now * filled

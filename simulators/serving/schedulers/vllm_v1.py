@@ -85,4 +85,4 @@ def schedule(_now: float, view: View) -> int:
         request[view.batch[i], at.ARRIVAL_ORDER] = pool[at.MEMO]
         pool[at.MEMO] += 1
     prefills += pool[at.BATCH_SIZE] - first
-    return at.UNTIL_CHANGED if prefills == 0 and pool[at.RUNNING] == 0 else 1
+    return at.UNTIL_CHANGED if prefills == 0 and pool[at.RUNNING] == kept else 1
