@@ -16,6 +16,7 @@ from typing import Any
 
 from simulators.core.jit import Floats, Ints, arrays, boolean, f8, i8, matrix, pointer, several
 from simulators.serving.engine import replica as at
+from simulators.serving.engine.kv_cache import blocks_missing
 from simulators.serving.engine.replica import (
     OPTIONAL_FEATURES,
     PRICE,
@@ -135,7 +136,6 @@ def verify(limits: Ints, drafts: int, request: Ints, req: int, num_computed: int
     if limits[at.ACCEPT_CYCLE] == 0:
         return accepted(limits, drafts, req, num_computed)
     place = request[req, at.NUM_VERIFIED] % limits[at.ACCEPT_CYCLE]
-    request[req, at.NUM_VERIFIED] += 1
     return min(drafts, limits[at.ACCEPTANCE + place])  # type: ignore[no-any-return]
 
 
@@ -173,6 +173,7 @@ def draw(state: ReplicaState, replica: int, slot: int, made: int) -> tuple[int, 
             request[req, at.BLOCKS] = -(-needed // block)
             allocated = request[req, at.BLOCKS] * block
         more = min(end - num_computed, verify(limits, drafts, request, req, num_computed))
+        request[req, at.NUM_VERIFIED] += 1
         tokens[i] += more
         grown += 1 + more
         needed = min(num_computed + more + ahead, last_slot)
@@ -181,6 +182,46 @@ def draw(state: ReplicaState, replica: int, slot: int, made: int) -> tuple[int, 
         elif needed > allocated:
             lacking += -(-needed // block) - request[req, at.BLOCKS]
     return lacking, grown
+
+
+@kernel(several(i8, 2)(STATE, i8, i8, i8, f8))
+def draw_ahead(
+    state: ReplicaState, replica: int, slot: int, free: int, now: float
+) -> tuple[int, int]:
+    """End a batch of decodes with drafts and form it again, behind an equal batch in flight.
+
+    Returns the allocated blocks and the growth of the keys. Without as many free blocks (at least
+    UNTIL_CHANGED are needed if a request ends or has its last token in flight) nothing changes.
+    """
+    request, times, tokens = state.request, state.times, state.tokens[slot]
+    limits, drafts, gauge = state.limits, state.pool[replica, at.NUM_DRAFTS], state.gauge[replica]
+    needed, grown, known_gap, known_bin = 0, 0, 0.0, gap_bin(0.0)
+    for i in range(state.sizes[slot]):
+        req = state.batch[slot, i]
+        known = request[req, at.NUM_COMPUTED] - request[req, at.NUM_OUTPUT_PLACEHOLDERS]
+        tokens[i] = 1 + verify(limits, drafts, request, req, known)
+        if known + tokens[i] + 1 >= request[req, at.PROMPT] + request[req, at.OUTPUT]:
+            needed += at.UNTIL_CHANGED
+        request[req, at.NUM_COMPUTED] += tokens[i] - (1 + drafts)
+        needed += max(0, blocks_missing(limits, request, req))
+        grown += tokens[i]
+    for i in range(state.sizes[slot]):
+        req = state.batch[slot, i]
+        if needed >= free:
+            request[req, at.NUM_COMPUTED] -= tokens[i]
+        else:
+            request[req, at.BLOCKS] += max(0, blocks_missing(limits, request, req))
+            request[req, at.NUM_VERIFIED] += 1
+            gap = now - times[req, at.LAST_TOKEN]
+            if gap != known_gap:
+                known_gap, known_bin = gap, gap_bin(gap)
+            state.gaps[known_bin] += 1
+            gauge[at.GAPS_S] += gap
+            times[req, at.LONGEST_GAP] = max(times[req, at.LONGEST_GAP], gap)
+            times[req, at.LAST_TOKEN] = now
+        request[req, at.NUM_COMPUTED] += 1 + drafts
+        tokens[i] = 1 + drafts
+    return needed, grown
 
 
 @kernel(i8(STATE, i8, i8))
@@ -212,14 +253,14 @@ def possible_repeats(state: ReplicaState, slot: int, holds: int) -> int:
 
 @kernel(boolean(STATE, i8, i8))
 def is_same_batch(state: ReplicaState, older: int, slot: int) -> bool:
-    """Return whether two batches of decodes without drafts have the same requests."""
+    """Return whether two batches of decodes have the same requests and drafts."""
     size = state.sizes[slot]
     if older == slot or state.sizes[older] != size or state.step[older, at.PREFILLS] > 0.0:
         return False
     for i in range(size):
-        if state.batch[older, i] != state.batch[slot, i] or state.tokens[slot, i] > 1:
+        if state.batch[older, i] != state.batch[slot, i]:
             return False
-    return True
+    return state.tokens[older, 0] == state.tokens[slot, 0]  # type: ignore[no-any-return]
 
 
 @kernel(boolean(STATE, i8, i8))
@@ -302,6 +343,7 @@ def receive_tokens(state: ReplicaState, slot: int, i: int) -> int:
     known, received = row[at.PROMPT] if is_preempted else known, 1
     if OPTIONAL_FEATURES and expected > 1:
         received += verify(state.limits, expected - 1, request, req, known)
+        row[at.NUM_VERIFIED] += 1
         received = min(received, row[at.PROMPT] + row[at.OUTPUT] - known)
     if is_preempted:
         row[at.PROMPT] += received
@@ -341,6 +383,7 @@ def repeat_first(price: Any, state: ReplicaState, replica: int, until: float) ->
     total, alone = pool[at.TOTAL_BLOCKS], is_pair or pool[at.IN_FLIGHT] == 1
     drafts = state.own[pool_of(state, replica), at.NUM_DRAFT_TOKENS] > 0
     drafts = drafts and state.limits[at.ASYNC_SCHEDULING] == 0
+    drafts_ahead = OPTIONAL_FEATURES and is_pair and pool[at.NUM_DRAFTS] > 0
     clock_s = gauge[at.CLOCK_S]
     block_seconds, inside_seconds = gauge[at.BLOCK_SECONDS], gauge[at.REQUEST_SECONDS]
     busy_s, joules = gauge[at.BUSY_S], gauge[at.JOULES]
@@ -362,14 +405,17 @@ def repeat_first(price: Any, state: ReplicaState, replica: int, until: float) ->
         while now < until:
             phase = phase + 1 if phase + 1 < block else 0
             new_blocks = crossings[phase]
-            if OPTIONAL_FEATURES and drafts:
+            if OPTIONAL_FEATURES and drafts_ahead and made < most:
+                new_blocks, growth = draw_ahead(state, replica, slot, free, now)
+                gaps_s = gauge[at.GAPS_S]
+            elif OPTIONAL_FEATURES and drafts:
                 new_blocks, growth = draw(state, replica, slot, rounds[at.REPEATED] + made)
                 filled_s += now * (growth - state.step[slot, at.DECODES])  # drafts
             if made == most or free - new_blocks < 1:
                 must_end = 1
                 break
             made += 1
-            filled_s += now * size
+            filled_s += now * (growth if is_pair else size)
             block_seconds += (total - free) * (now - clock_s)
             inside_seconds += inside * (now - clock_s)
             clock_s = now
@@ -386,14 +432,15 @@ def repeat_first(price: Any, state: ReplicaState, replica: int, until: float) ->
                 busy_s += worked
                 joules += drawn_j(priced, keys, stages.size)
             gap = end - now
-            if not low_s <= gap < high_s:
-                state.gaps[int(timing[at.BIN])] += counted
-                timing[at.BIN] = place_of = gap_bin(gap)
-                low_s, high_s = gap_edge(place_of), gap_edge(place_of + 1)
-                counted = 0
-            counted += size
-            gaps_s += size * gap
-            longest_s = max(longest_s, gap)
+            if not drafts_ahead:
+                if not low_s <= gap < high_s:
+                    state.gaps[int(timing[at.BIN])] += counted
+                    timing[at.BIN] = place_of = gap_bin(gap)
+                    low_s, high_s = gap_edge(place_of), gap_edge(place_of + 1)
+                    counted = 0
+                counted += size
+                gaps_s += size * gap
+                longest_s = max(longest_s, gap)
             now = end
             if state.clock[at.LOG_ROWS] < state.log.shape[0]:
                 pool[at.FREE_BLOCKS] = free
@@ -404,11 +451,13 @@ def repeat_first(price: Any, state: ReplicaState, replica: int, until: float) ->
         step[at.DECODE_KV] = keys
         if is_pair:
             ends[newest] = state.timing[formed, at.FIRST_END] = formed_end
+            for i in range(size if drafts_ahead and made > 0 else 0):
+                state.times[state.batch[slot, i], at.LAST_END] = formed_end
         ends[place] = now
         timing[at.STALL_S], timing[at.LONGEST_S] = stall_s, longest_s
         timing[at.BIN_LOW_S], timing[at.BIN_HIGH_S] = low_s, high_s
         rounds[at.REPEATS] -= made
-        rounds[at.REPEATED] += made
+        rounds[at.REPEATED] += 0 if drafts_ahead else made
         batched += made * size
         pool[at.REPEATED_ITERATIONS] += made
         iterations += made * counts_iteration

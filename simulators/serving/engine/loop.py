@@ -220,7 +220,9 @@ def form_batches(schedule: Any, price: Any, state: ReplicaState, replica: int, n
             if pool[at.BATCH_SIZE] == 0:
                 break
             if holds > 1:
-                rounds[at.REPEATS] = possible_repeats(state, slot, holds)
+                rounds[at.REPEATS] = holds - 1
+                if not (is_async and pool[at.NUM_DRAFTS] > 0):
+                    rounds[at.REPEATS] = possible_repeats(state, slot, holds)
             if is_async:
                 expect_tokens(state, replica, slot)
             older = replica * most + state.in_flight[replica, pool[at.OLDEST]]
