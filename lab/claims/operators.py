@@ -10,18 +10,22 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from lab.claims.claim import columns
 from lab.claims.kernels import held_out, shipped_price
+from lab.fits.methods import grouped
+from lab.tables import blocks as timed_blocks
 from lab.tables import indexers
 from lab.tables import kernels as tables
 from lab.tables.hyper_connections import read_mixing_rows
-from lab.tables.rows import Rows
+from lab.tables.rows import Floats, Rows
 from simulators.catalog.gpu import load_gpu
 from simulators.evidence.lookup import LEVELS
 from simulators.kernels.families.attention import LISTED
 from simulators.kernels.price import price
+from simulators.kernels.tiling import four_norm
 
 NAMES = {
     "gdn": "gated delta rule",
@@ -31,7 +35,8 @@ NAMES = {
     "index_scores_prefill": "indexer scores of prompts",
     "index_scores_decode": "indexer scores of decodes",
     "index_choice": "choice of keys",
-    LISTED: "attention to lists of keys",
+    f"{LISTED}_576": "attention to lists of keys",
+    f"{LISTED}_512": "attention to lists of keys",
 }
 """Operators by table, rule or kernel."""
 
@@ -72,3 +77,41 @@ def table_of(part: Rows) -> str:
     return next(
         (table for table, rule in tables.AUXILIARY.rules.items() if rule == part.dtype), "gdn"
     )
+
+
+def blocks(reference: Path) -> Iterator[pl.DataFrame]:
+    """Yield held-out attention blocks: the sum of their kernels, and with the host's time.
+
+    Kernels have gaps between them, and small blocks wait for the host, which launches ten to twenty
+    kernels: two numbers per kind of block, phase, framework and GPU, fitted to the other half of
+    the shapes, `predicted = ((kernels + gap)^4 + host^4)^(1/4)`. `kernels` is the sum alone.
+    """
+    for gpu in timed_blocks.FACTS.gpus:
+        by_host = grouped(
+            timed_blocks.read_blocks(reference, gpu), lambda b: (b.kind, b.phase, b.framework)
+        )
+        for (kind, phase, framework), parts in by_host.items():
+            kernels = np.concatenate([timed_blocks.kernels_s(part) for part in parts])
+            seconds = np.concatenate([part.seconds for part in parts])
+            aside = np.concatenate([part.held_out for part in parts])
+            gap_s, host_s = fitted_waits(kernels[~aside], seconds[~aside])
+            yield columns(
+                predicted=four_norm(kernels + gap_s, host_s)[aside],
+                kernels=kernels[aside],
+                measured=seconds[aside],
+                gpu=gpu,
+                block=kind,
+                phase=phase,
+                framework=framework,
+            )
+
+
+def fitted_waits(kernels: Floats, seconds: Floats) -> tuple[float, float]:
+    """Return gap and host's time with the least mean error of logarithms, on a grid."""
+    hosts, gaps = (
+        np.concatenate([[0.0], 1e-5 * 1.05 ** np.arange(120.0)]),
+        np.arange(0.0, 61e-6, 4e-6),
+    )
+    waits = [(gap, host) for gap in gaps.tolist() for host in hosts.tolist()]
+    errors = [np.mean(np.abs(np.log(four_norm(kernels + g, h) / seconds))) for g, h in waits]
+    return waits[int(np.argmin(errors))]

@@ -23,6 +23,12 @@ from simulators.kernels.families.auxiliary_kernels import INDEX_DTYPE
 from simulators.workload import operators
 
 FACTS = Record(read_toml(Path(__file__).with_suffix(".toml")))
+IN_BLOCKS = {
+    gpu: [(one["kind"], one["framework"]) for one in FACTS.in_blocks if gpu in one["gpus"]]
+    for gpu in FACTS.gpus
+}
+"""Kinds of block and engines whose attention to lists was timed only inside blocks, by GPU."""
+
 SIZES = ("batch_size", "isl", "step", "num_heads")
 
 
@@ -40,7 +46,8 @@ def read_list_rows(reference: Path, gpu: str) -> Iterator[Rows]:
     """Yield attention to lists of keys of one GPU, by table and framework."""
     for name, facts in FACTS.lists.items():
         dtype, make = f"bf16_{facts['kv_dtype']}", partial(_listed, facts)
-        yield from _read(reference, name, gpu, make, kernel=LISTED, dtype=dtype)
+        kernel = f"{LISTED}_{facts['cached']:.0f}"
+        yield from _read(reference, name, gpu, make, kernel=kernel, dtype=dtype)
 
 
 def _read(

@@ -41,6 +41,7 @@ class KernelChoices:
     keeps_whole_windows: bool = False  # layers with a window cache all tokens
     fused_into_attention: tuple[str, ...] = ()  # names of operators
     attends_to_all_in_short_prompts: bool = False  # no sparse attention below the list's length
+    skips_empty_keys: tuple[str, ...] = ()  # architectures: sparse attention reads no empty places
 
 
 @dataclass(frozen=True, kw_only=True)

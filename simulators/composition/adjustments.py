@@ -6,7 +6,8 @@ code asks for it; in other models, and without fusion, each of these is a kernel
 
 Padding: sparse attention kernels read whole lists of keys and whole tiles of heads. An indexer
 fills a list of as many keys as it may choose for each query (DeepSeek-V3.2, GLM-5). In a short
-context the rest of the list is empty and still computed. FlashMLA's kernels take 64 heads or more
+context the rest of the list is empty and still computed, except by TensorRT-LLM's kernels, whose
+measured blocks are faster in short contexts. FlashMLA's kernels take 64 heads or more
 per rank, so tensor-parallel engines pad (TensorRT-LLM's collector for these kernels;
 sgl-project/sglang, pull request 13646; vllm-project/recipes, pull request 234). In prompts shorter
 than the list SGLang attends to all keys (pull request 11892), vLLM has no such path
@@ -130,8 +131,12 @@ def _steps(operator: Compute, model: LanguageModel) -> tuple[Compute, ...]:
 TILE_HEADS = 64.0
 
 
-def whole_lists(operators: Sequence[Compute], model: LanguageModel) -> tuple[Compute, ...]:
+def whole_lists(
+    operators: Sequence[Compute], model: LanguageModel, *, skips_empty_keys: bool = False
+) -> tuple[Compute, ...]:
     """Return operators with decode attention padded to whole lists of keys and tiles of heads.
+
+    `skips_empty_keys`: the kernel reads no empty places of a list.
 
     >>> from simulators.catalog.model import load_model
     >>> few = Attention(
@@ -144,13 +149,15 @@ def whole_lists(operators: Sequence[Compute], model: LanguageModel) -> tuple[Com
     (64.0, 4096.0, True)
     """
     top_k = model.index_top_k
+
+    def padded(one: Attention) -> Attention:
+        tiles = replace(one, heads=max(one.heads, TILE_HEADS))
+        if skips_empty_keys:
+            return tiles
+        return replace(tiles, pairs=one.query_tokens * top_k, kv_tokens=one.query_tokens * top_k)
+
     return tuple(
-        replace(
-            one,
-            heads=max(one.heads, TILE_HEADS),
-            pairs=one.query_tokens * top_k,
-            kv_tokens=one.query_tokens * top_k,
-        )
+        padded(one)
         if top_k
         and not model.compress_ratios
         and isinstance(one, Attention)

@@ -280,8 +280,10 @@ def part_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str] = (
     drawn = nucleus_operators(shard, logits) if replica.nucleus else ()
     ends = logits_collectives(shard, logits)
     chooses = not replica.kernel_choices.attends_to_all_in_short_prompts
-    prefill = whole_lists(prefill_operators(shard, some, chooses=chooses), replica.model)
-    decode = whole_lists(decode_operators(shard, some), replica.model)
+    skips = replica.gpu.architecture in replica.kernel_choices.skips_empty_keys
+    padded = functools.partial(whole_lists, model=replica.model, skips_empty_keys=skips)
+    prefill = padded(prefill_operators(shard, some, chooses=chooses))
+    decode = padded(decode_operators(shard, some))
     chunks, decodes, both = step.prefill_tokens, step.decodes, np.zeros(())
     mixed = mixed_operators(shard, some) if replica.unified else ()
     is_beside = replica.overlapped and not replica.accelerator and not replica.model.is_latent

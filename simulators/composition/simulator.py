@@ -234,7 +234,7 @@ class Composition:
     """The simulator of this package."""
 
     name: str = "composition"
-    version: int = 22
+    version: int = 23
     point: type = CompositionPoint
     metrics: type = CompositionMetrics
     facts: type = CompositionFacts

@@ -361,7 +361,7 @@ class Kernels:
     """The kernel simulator."""
 
     name: str = "kernels"
-    version: int = 20
+    version: int = 21
     point: type = KernelPoint
     metrics: type = KernelMetrics
 

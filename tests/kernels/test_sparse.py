@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis.strategies import integers, sampled_from
 
 from simulators.catalog.gpu import load_gpu
+from simulators.catalog.model import load_model
+from simulators.composition.adjustments import whole_lists
 from simulators.kernels.price import flops, moved_bytes, price
 from simulators.workload.operators import Attention, IndexChoice, IndexScores
 
@@ -100,6 +102,18 @@ def test_indexer_of_glm_5_on_a_b200_takes_the_measured_times() -> None:
     # 16,384 queries of 16 requests that see 10,240 keys and more.
     chosen = replace(choice(16.0, 1024.0, 10240.0), in_loop=True)
     assert seconds(chosen, "b200_sxm") == pytest.approx(398e-6, rel=0.2)
+
+
+def test_kernels_that_skip_empty_keys_are_faster_in_short_contexts() -> None:
+    # 1,024 decodes of 128 keys each: whole lists have 2,048.
+    short = replace(listed(1024.0, 1024.0, 128.0), pairs=1024.0 * 128.0, kv_tokens=1024.0 * 128.0)
+    model = load_model("deepseek_v3_2")
+    [skipping], [whole] = (
+        whole_lists((short,), model, skips_empty_keys=skips) for skips in (True, False)
+    )
+    gpu = load_gpu("b200_sxm")
+    skipping_s, whole_s = (price(o, gpu, framework="trtllm").latency_s for o in (skipping, whole))
+    assert skipping_s < 0.3 * whole_s
 
 
 def test_only_measured_gpus_are_calibrated() -> None:

@@ -327,8 +327,8 @@ def fit_auxiliary(parts: Sequence[Rows], gpu: Gpu) -> FittedEntry:
 
     few = measured_rows.evenly(seconds.size, CONFIG.auxiliary_rows)
     kernel = parts[0].kernel
-    in_loop = tables.is_state(kernel) or kernel.startswith(("index", "mixing"))
-    name = "states" if in_loop else "auxiliary"
+    first = kernel.partition("_")[0]
+    name = "states" if tables.is_state(kernel) else first if first in CONFIG.loops else "auxiliary"
     numbers = form(name).fit(lambda one: form_s(one, few), seconds[few])
     entry = plain_entry(parts[0], numbers)
     if seconds.size >= CONFIG.fewest_auxiliary:

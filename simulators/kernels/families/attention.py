@@ -165,9 +165,12 @@ def split_phases(attention: Attention) -> tuple[Attention, Attention]:
 
 
 def kernel_of(attention: Attention) -> str:
-    """Return the name of the kernel; latent attention and lists of keys have separate kernels."""
+    """Return the name of the kernel; latent attention and lists of keys have separate kernels.
+
+    Those of lists are named by the numbers of a key: 576 (DeepSeek-V3.2, GLM-5), 512 (DeepSeek-V4).
+    """
     if attention.listed:
-        return LISTED
+        return f"{LISTED}_{2.0 * attention.kv_heads * attention.head_dim:.0f}"
     return f"mla_{attention.phase}" if attention.latent else attention.phase
 
 
@@ -414,8 +417,8 @@ def unified_band() -> Band:
     return uniform_band(float(ends["lo"]), float(ends["hi"]))
 
 
-LISTED = "sparse_mla"
-"""Kernel of attention to lists of keys."""
+LISTED = "sparse"
+"""Kernels of attention to lists of keys, by the first word of their names."""
 
 FORM_OF = {"prefill": prefill_seconds, "decode": decode_seconds, "mixed": mixed_seconds}
 FORM_WITH = {

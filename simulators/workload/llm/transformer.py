@@ -285,7 +285,7 @@ def token_operators(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     embedding = Embedding(name="embedding", rows=tokens, cols=hidden, dtype=width)
     return (
         *((embedding,) if shard.part.has_embedding else ()),
-        *_projections(shard, tokens),
+        *attention_projections(shard, tokens),
         *feed_forward(shard, tokens),
         *(_mixing(shard, tokens) if streams > 1 else ()),
         # The residual sums, each fused with the norm after it: two tensors in, two out. With
@@ -402,7 +402,7 @@ def logits_collectives(shard: Shard, rows: Column) -> tuple[Collective, ...]:
     return (_collective("logits", "all_gather", size, shard.layout.tp),)
 
 
-def _projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
+def attention_projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     """Return the linear layers around attention, with their fused pointwise kernels."""
     model, part = shard.model, shard.part
     if model.is_latent:
