@@ -43,7 +43,7 @@ ONE_LAYER = Stage(dense_layers=1, expert_layers=0, has_embedding=False, has_head
 
 @dataclass(frozen=True)
 class TimedBlock:
-    """Blocks of one model and precision, measured on one GPU; columns have one entry per row."""
+    """Measured blocks of a model in a precision on a GPU; columns have an entry per row."""
 
     gpu: str
     framework: str
