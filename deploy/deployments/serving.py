@@ -35,6 +35,7 @@ from simulators.serving.point import (
     FIXED,
     MEDUSA,
     ServingPoint,
+    with_stated_options,
 )
 from simulators.serving.prices.batch_price import skips_layers
 from simulators.serving.sharing import shares_gpu
@@ -193,7 +194,7 @@ def launch_of(point: ServingPoint, engine: str) -> EngineCommand:
         UserError: the engine has no option for a feature of the design.
         Infeasible: the design cannot exist.
     """
-    sheet = load_engine(engine)
+    sheet, point = load_engine(engine), with_stated_options(point)
     if point.scheduler not in (*sheet.schedulers, *sheet.optional_schedulers):
         raise UserError(
             f"{sheet.name} does not implement the scheduler '{point.scheduler}'; engines that do: "
@@ -232,7 +233,7 @@ def _options(
         weight_bytes=weight_bytes(model, replica.layout, point.dtype),
         is_eager=replica.runtime.is_launching,
         # Blocks of finished or of preempted requests are kept.
-        has_prefix_cache=point.cache.prefix_caching or point.cache.preemption == CACHED,
+        has_prefix_cache=point.is_prefix_caching or point.cache.preemption == CACHED,
         adapter_slots=lambda: adapter_slots(point),
         draft_tokens=lambda: shape_of(point)[0],
         speculation=functools.partial(speculation_of, point, sheet.name),

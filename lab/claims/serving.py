@@ -301,7 +301,7 @@ def point_of_run(run: Mapping[str, Any]) -> ServingPoint:
     stated = run["num_gpu_blocks"]
     if stated is None:
         return point
-    hardware, block_size = deployment_of(point).hardware, point.cache.block_size
+    hardware, block_size = deployment_of(point).hardware, point.block_size
     fraction, replica = point.gpu_memory_utilization, hardware.replica
     load = {"tokens": point.token_budget, "rows": point.max_num_seqs}
     found = kv_blocks(hardware, memory_fraction=fraction, block_size=block_size, **load)

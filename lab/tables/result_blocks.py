@@ -158,6 +158,8 @@ def _block(row: Record) -> ResultBlock:
         "chunk_size": chunk,
         "max_batch": int(row.max_running or default_batch),
         "memory_fraction": fraction or engine.defaults.gpu_memory_fraction,
+        "cache.block_size": 16,
+        "cache.prefix_caching": False,
         "cache.watermark": 0.0,
         "cache.preemption": reuses,
         "dtype": _dtype(row, model, gpu),

@@ -72,8 +72,16 @@ class Defaults:
     ranks_share_tokens: bool = False  # data-parallel ranks of attention divide the tokens
     tokens_beyond_prompt: int = 0  # a recipe's budget holds the longest prompt and these
     reserved_memory: tuple[ReservedMemory, ...] = ()  # in order of memory
+    block_size: int = 16  # tokens per KV block
+    prefix_caching: bool = True
     gpu_memory_fraction: float = 0.9  # for weights and cache, if no reserved memory is stated
     stream_interval: int = 1  # iterations between messages to a client, as in recipes
+
+    def __post_init__(self) -> None:
+        """Raise UserError unless every GPU has limits where schedulers have defaults."""
+        is_total = any(math.isinf(one.to_bytes) and not one.gpus for one in self.batch)
+        if self.schedulers and not is_total:
+            raise UserError("[defaults] with schedulers needs an entry of batch for all GPUs")
 
     def batch_limits(self, gpu: Gpu) -> BatchLimits:
         """Return the default limits of a batch on a GPU."""

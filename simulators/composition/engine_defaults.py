@@ -26,29 +26,38 @@ LIMITS = ("chunk_size", "max_batch", "memory_fraction")
 RULES = ("scheduling.async_scheduling", "scheduling.scheduler_reserve_full_isl")
 """Options whose defaults depend on the release of an engine."""
 
-RESOLVED = ("scheduler", "runtime", "release", "dtype", *LIMITS, *RULES)
-NEEDED = ("model", "gpu", "tp", "attention_dp", "pools.prefill_gpus", *RESOLVED)
-"""Options with an engine's default, and the fields of a point from which the defaults follow."""
+CACHE = ("cache.block_size", "cache.prefix_caching")
+"""Options of the KV cache."""
 
-OTHER_SCHEDULERS: Mapping[str, Any] = {"chunk_size": 512, "max_batch": 128, "memory_fraction": 0.9}
-"""Limits of schedulers that are no engine's default: a choice, in the range of their papers."""
+NAMES = ("scheduler", "runtime", "release", "dtype", *RULES)
+"""Options whose defaults are names, with the release that selects them."""
+
+OTHER_SCHEDULERS: Mapping[str, Any] = {
+    "chunk_size": 512,
+    "max_batch": 128,
+    "memory_fraction": 0.9,
+    "cache.block_size": 16,
+    "cache.prefix_caching": False,
+}
+"""Options of schedulers that are no engine's default: a choice, in the range of their papers."""
 
 OFF = "off"
+SWAP = "swap"
 USUAL_DTYPE = "fp16"
 """Precision of checkpoints without quantization."""
 
 
-def resolved(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of `RESOLVED` that an engine would run with.
+def resolved_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of `NAMES`: scheduler, runtime, precision and rules of the release.
 
     Args:
-        values: the value of each field in `NEEDED`. Without a model or a GPU, as for a load alone,
-            limits and precision stay as they are.
+        values: the value of each field in `NAMES`, of the model and of the GPU. Without a model or
+            a GPU, as for a load alone, the precision stays open.
 
     Raises:
         UserError: a name or a release is unknown.
     """
-    found = {name: values[name] for name in RESOLVED}
+    found = {name: values[name] for name in NAMES}
     scheduler, release = values["scheduler"], values["release"]
     if scheduler == AUTO:
         scheduler = found["scheduler"] = default_scheduler(values["runtime"])
@@ -58,14 +67,8 @@ def resolved(values: Mapping[str, Any]) -> dict[str, Any]:
                 found[f"scheduling.{option}"] = OFF
     found["runtime"] = resolve_runtime(values["runtime"], scheduler, release)
     found["release"] = ""
-    if not values["model"] or not values["gpu"]:
-        return found
-    if values["dtype"] == AUTO:
+    if values["dtype"] == AUTO and values["model"] and values["gpu"]:
         found["dtype"] = checkpoint_dtype(values["model"], values["gpu"])
-    missing = [name for name in LIMITS if values[name] is None]
-    if missing and not values["pools.prefill_gpus"]:
-        usual = limits(scheduler, values["gpu"], values["tp"], values["attention_dp"])
-        found |= {name: usual[name] for name in missing}
     return found
 
 
@@ -105,13 +108,24 @@ def limits(scheduler: str, gpu: str, tp: int, attention_dp: int = 1) -> Mapping[
     """
     engine = engine_of(scheduler)
     if scheduler not in engine.defaults.schedulers:
-        return OTHER_SCHEDULERS
+        return {name: OTHER_SCHEDULERS[name] for name in LIMITS}
     sheet = load_gpu(gpu)
     tokens = engine.defaults.batch_limits(sheet).tokens
     return {
         "chunk_size": tokens // attention_dp if engine.defaults.ranks_share_tokens else tokens,
         "max_batch": engine.running_requests(sheet),
         "memory_fraction": engine.defaults.memory_fraction(sheet.hbm_bytes, tp),
+    }
+
+
+def cache_defaults(scheduler: str, preemption: str) -> Mapping[str, Any]:
+    """Return the default options of the KV cache; swapped blocks belong to one request."""
+    defaults = engine_of(scheduler).defaults
+    if scheduler not in defaults.schedulers:
+        return {name: OTHER_SCHEDULERS[name] for name in CACHE}
+    return {
+        "cache.block_size": defaults.block_size,
+        "cache.prefix_caching": defaults.prefix_caching and preemption != SWAP,
     }
 
 

@@ -159,7 +159,7 @@ def point_of(deployed: Deployed, runtime: str = "") -> ServingPoint:
         ),
         max_batch=deployed.clients if deployed.crowded else engine.running_requests(gpu),
         memory_fraction=deployed.launch.memory_fraction or memory_fraction,
-        cache=CacheConfig(watermark=0.0),
+        cache=CacheConfig(block_size=16, watermark=0.0, prefix_caching=False),
         dtype=deployed.dtype,
         kv_dtype=deployed.kv_dtype,
         arrivals=ArrivalsConfig(process="closed", clients=deployed.clients + deployed.crowded),

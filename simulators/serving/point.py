@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
 from simulators.catalog.engine import reference_engine
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
-from simulators.composition.engine_defaults import NEEDED, RESOLVED, resolved
+from simulators.composition.engine_defaults import (
+    NAMES,
+    cache_defaults,
+    limits,
+    resolved_names,
+)
 from simulators.composition.replica import EFFECTS, FRAMEWORKS, NOTHING
 from simulators.core.contract import choice, fields_of, group
 from simulators.core.fields import updated
@@ -89,14 +94,19 @@ class SpeculationConfig:
 class CacheConfig:
     """KV cache: blocks, prefix caching, preemption, offloading."""
 
-    block_size: int = choice("tokens per KV block", at_least=1, default=16)
+    block_size: int | None = choice(
+        "tokens per KV block; null: the engine's default", at_least=1, default=None
+    )
     watermark: float | None = choice(
         "share of KV blocks kept free at admission while requests run; null: the scheduler's",
         at_least=0.0,
         below=1.0,
         default=None,
     )
-    prefix_caching: bool = choice("whether prompts reuse cached KV blocks", default=False)
+    prefix_caching: bool | None = choice(
+        "whether prompts reuse cached KV blocks; null: the engine's default, off with swapping",
+        default=None,
+    )
     prefix_host_bytes: float = choice(
         "host memory per GPU for evicted prefixes, used where copying is faster than computing",
         unit="B",
@@ -539,12 +549,10 @@ class ServingPoint:
     power: PowerConfig = group(PowerConfig)
 
     def __post_init__(self) -> None:
-        """Resolve options that are left to the engine; the release is empty afterwards."""
-        stated = {name: attrgetter(name)(self) for name in NEEDED}
-        found = resolved(stated)
-        if self.qps is None and self.fidelity == ANALYTIC and self.arrivals.process != CLOSED:
-            found["max_batch"] = self.max_batch  # as many as fit, if null
-        changed = {name: found[name] for name in RESOLVED if found[name] != stated[name]}
+        """Resolve names that are left to the engine; the release is empty afterwards."""
+        stated = {name: attrgetter(name)(self) for name in ("model", "gpu", *NAMES)}
+        found = resolved_names(stated)
+        changed = {name: value for name, value in found.items() if value != stated[name]}
         for name, value in changed.items():
             group, _, option = name.rpartition(".")
             if group:
@@ -553,21 +561,53 @@ class ServingPoint:
 
     @property
     def token_budget(self) -> int:
-        """The resolved `chunk_size` of a replica; of separate pools only one pool has it."""
-        assert self.chunk_size is not None
-        return self.chunk_size
+        """Tokens of an iteration with chunked prefill: `chunk_size`, or the engine's default."""
+        return self._limits["chunk_size"] if self.chunk_size is None else self.chunk_size
 
     @property
     def max_num_seqs(self) -> int:
-        """The resolved `max_batch` of a replica."""
-        assert self.max_batch is not None
-        return self.max_batch
+        """Running requests of a replica: `max_batch`, or the engine's default."""
+        return self._limits["max_batch"] if self.max_batch is None else self.max_batch
 
     @property
     def gpu_memory_utilization(self) -> float:
-        """The resolved `memory_fraction` of a replica."""
-        assert self.memory_fraction is not None
-        return self.memory_fraction
+        """Share of GPU memory for the engine: `memory_fraction`, or the engine's default."""
+        stated = self.memory_fraction
+        return float(self._limits["memory_fraction"] if stated is None else stated)
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per KV block: `cache.block_size`, or the engine's default."""
+        stated = self.cache.block_size
+        return self._cache_defaults["cache.block_size"] if stated is None else stated
+
+    @property
+    def is_prefix_caching(self) -> bool:
+        """Whether prompts reuse KV blocks: `cache.prefix_caching`, or the engine's default."""
+        stated = self.cache.prefix_caching
+        return self._cache_defaults["cache.prefix_caching"] if stated is None else stated
+
+    @property
+    def _limits(self) -> Mapping[str, Any]:
+        return limits(self.scheduler, self.gpu, self.tp, self.attention_dp)
+
+    @property
+    def _cache_defaults(self) -> Mapping[str, Any]:
+        return cache_defaults(self.scheduler, self.cache.preemption)
+
+
+def with_stated_options(point: ServingPoint) -> ServingPoint:
+    """Return the point with the engine's defaults written into its open options."""
+    return updated(
+        point,
+        {
+            "chunk_size": point.token_budget,
+            "max_batch": point.max_num_seqs,
+            "memory_fraction": point.gpu_memory_utilization,
+            "cache.block_size": point.block_size,
+            "cache.prefix_caching": point.is_prefix_caching,
+        },
+    )
 
 
 DEPLOYED = fields_of(ServingPoint, "deployment")

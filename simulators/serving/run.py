@@ -263,7 +263,7 @@ def _with_shared_prefixes(point: ServingPoint, asked: Requests) -> Requests:
     Requests for different LoRA adapters share no prefix. The adapter of each request, or of each
     session, is drawn at random.
     """
-    if not point.cache.prefix_caching:
+    if not point.is_prefix_caching:
         return replace(asked, prefixes=None)
     if point.lora.adapters <= 1 or asked.prefixes is None:
         return asked

@@ -56,6 +56,7 @@ from simulators.serving.point import (
     ColocationConfig,
     ServingPoint,
 )
+from simulators.serving.row_defaults import with_engine_defaults
 from simulators.serving.steady.design import EVENT_ONLY, lengths_of
 from simulators.workload.llm.memory import weight_bytes
 from simulators.workload.llm.step import decode_step, prefill_step
@@ -145,9 +146,10 @@ def load_on_partition(point: ServingPoint, steady_state: SteadyStateFunction) ->
     """
     state = steady_state(point)
     replica = deployment_of(point).hardware.replica
-    held = state.kv_use_mean * state.kv_blocks * point.cache.block_size
+    held = state.kv_use_mean * state.kv_blocks * point.block_size
     context = float(point.max_context or replica.model.max_context)
-    lengths, _ = lengths_of(batch_of(ServingPoint, values_of(point)), np.array([context]))
+    row = with_engine_defaults(batch_of(ServingPoint, values_of(point)))
+    lengths, _ = lengths_of(row, np.array([context]))
     prompt, output, keys = (float(x[0]) for x in (lengths.prompt, lengths.output, lengths.keys))
     batch = max(1.0, state.mean_batch)
     passes = (

@@ -416,7 +416,8 @@ def test_prefix_cache_option_is_passed_to_the_engine(
 
     assert on in said(**{"cache.prefix_caching": True})
     assert off not in said(**{"cache.prefix_caching": True})
-    assert off in said()
+    assert on in said()
+    assert off in said(**{"cache.prefix_caching": False})
     if on_host:
         assert on_host in said(**{"cache.prefix_caching": True, "cache.prefix_host_bytes": 64e9})
     else:

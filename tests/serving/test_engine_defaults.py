@@ -7,6 +7,8 @@ TensorRT-LLM 1.0 to 1.2.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from deploy.deployments.serving import deployment
@@ -41,7 +43,7 @@ def test_open_limits_are_the_documented_defaults(
     runtime: str, gpu: str, tokens: int, requests: int
 ) -> None:
     point = ServingPoint(MODEL, gpu, runtime=runtime)
-    assert (point.chunk_size, point.max_batch) == (tokens, requests)
+    assert (point.token_budget, point.max_num_seqs) == (tokens, requests)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +64,9 @@ def test_open_scheduler_is_that_of_the_runtime(runtime: str, scheduler: str) -> 
 @pytest.mark.parametrize("gpu", ["l40s", "b200_sxm"])
 def test_schedulers_of_papers_have_the_same_limits_on_all_gpus(scheduler: str, gpu: str) -> None:
     point = ServingPoint(MODEL, gpu, scheduler=scheduler)
-    assert (point.chunk_size, point.max_batch, point.memory_fraction) == (512, 128, 0.9)
+    assert (point.token_budget, point.max_num_seqs) == (512, 128)
+    assert point.gpu_memory_utilization == 0.9
+    assert (point.block_size, point.is_prefix_caching) == (16, False)
 
 
 def test_stated_options_stay() -> None:
@@ -75,13 +79,26 @@ def test_stated_options_stay() -> None:
         memory_fraction=0.8,
         dtype="fp8",
     )
-    assert (point.chunk_size, point.max_batch) == (512, 64)
-    assert (point.memory_fraction, point.dtype) == (0.8, "fp8")
+    assert (point.token_budget, point.max_num_seqs) == (512, 64)
+    assert (point.gpu_memory_utilization, point.dtype) == (0.8, "fp8")
+
+
+@pytest.mark.parametrize(("runtime", "tokens"), [("vllm", 16), ("sglang", 1), ("trtllm", 32)])
+def test_engines_keep_prefixes_in_blocks_of_their_own_size(runtime: str, tokens: int) -> None:
+    point = ServingPoint(MODEL, "h100_sxm", runtime=runtime)
+    assert (point.block_size, point.is_prefix_caching) == (tokens, True)
+    swapping = replace(point, cache=replace(point.cache, preemption="swap"))
+    assert not swapping.is_prefix_caching
+
+
+def test_another_scheduler_has_its_own_defaults() -> None:
+    point = replace(ServingPoint(MODEL, "h100_sxm"), scheduler="orca", gpu="l40s")
+    assert (point.token_budget, point.max_num_seqs) == (512, 128)
 
 
 def test_ranks_of_attention_divide_the_tokens_of_sglang() -> None:
     point = ServingPoint("deepseek_v3", "h200_sxm", runtime="sglang", attention_dp=8, ep=8)
-    assert point.chunk_size == 8192 // 8
+    assert point.token_budget == 8192 // 8
     command = deployment(point)
     assert "--chunked-prefill-size 8192" in command
     assert "--max-running-requests 16384" in command  # of which each rank takes an eighth
@@ -96,7 +113,7 @@ def test_open_precision_is_that_of_the_checkpoint() -> None:
 def test_each_pool_has_the_defaults_of_its_own_gpu() -> None:
     pools = PoolsConfig(prefill_gpus=1, decode_gpus=1, decode_gpu="a100_sxm", kv_link="rdma")
     point = ServingPoint(MODEL, "h100_sxm", pools=pools, requests=20)
-    limits = [(pool.chunk_size, pool.max_batch) for pool in pools_of(point)]
+    limits = [(pool.token_budget, pool.max_num_seqs) for pool in pools_of(point)]
     assert limits == [(8192, 1024), (2048, 256)]
     metrics = simulate(point)
     assert (metrics.token_budget, metrics.max_num_seqs) == (8192, 256)
@@ -143,6 +160,8 @@ def test_explanation_lists_the_options_of_the_engine() -> None:
         "chunk_size": "8192",
         "max_batch": "1024",
         "memory_fraction": "0.9",
+        "cache.block_size": "16",
+        "cache.prefix_caching": "True",
     }
 
 

@@ -305,7 +305,8 @@ def test_operator_options_reach_the_limits() -> None:
         return limits_of(point, hardware(), load_scheduler(point.scheduler), LENGTHS)
 
     plain, cached, swapped = (
-        got(**{"cache.preemption": how}) for how in ("recompute", "cached", "swap")
+        got(**{"cache.preemption": how, "cache.prefix_caching": False})
+        for how in ("recompute", "cached", "swap")
     )
     assert [one.prefix_caching for one in (plain, cached, swapped)] == [False, True, False]
     assert [one.swap_capacity for one in (plain, cached)] == [0, 0]

@@ -134,7 +134,7 @@ def test_mig_slice_is_a_smaller_gpu_with_separate_memory() -> None:
         replace(ALONE, colocation=replace(ALONE.colocation, sharing="mig", mig_slice="4g"))
     )
     assert (own.sm_scale, own.bandwidth_scale) == (56 / 108, 0.5)
-    assert own.memory_fraction == ALONE.memory_fraction / 2
+    assert own.gpu_memory_utilization == ALONE.gpu_memory_utilization / 2
     rest = replace(
         ALONE,
         colocation=replace(ALONE.colocation, sharing="mig", mig_slice="4g"),

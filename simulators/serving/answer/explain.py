@@ -68,8 +68,17 @@ def batch_table(state: ReplicaState) -> pa.Table:
 
 
 ENGINE, QUEUE, PROMPT, MOVE, LATER = "engine", "queue", "prefill", "KV transfer", "decode"
-SHOWN_OPTIONS = ("scheduler", "runtime", "dtype", "chunk_size", "max_batch", "memory_fraction")
-"""Options of an engine that `explain` shows."""
+SHOWN_OPTIONS = {
+    "scheduler": "scheduler",
+    "runtime": "runtime",
+    "dtype": "dtype",
+    "chunk_size": "token_budget",
+    "max_batch": "max_num_seqs",
+    "memory_fraction": "gpu_memory_utilization",
+    "cache.block_size": "block_size",
+    "cache.prefix_caching": "is_prefix_caching",
+}
+"""Options of an engine that `explain` shows, and the attributes of a point that hold them."""
 
 
 def explained_request(run: ServingRun) -> list[Contribution]:
@@ -123,9 +132,9 @@ def _engine_rows(points: Mapping[str, ServingPoint]) -> list[Contribution]:
     if points[PROMPT] is not points[LATER]:
         pools = {f"{phase} ": point for phase, point in points.items()}
     shown = {
-        f"{pool}{name}": str(getattr(point, name))
+        f"{pool}{name}": str(getattr(point, attribute))
         for pool, point in pools.items()
-        for name in SHOWN_OPTIONS
+        for name, attribute in SHOWN_OPTIONS.items()
     }
     return [Contribution(phase=ENGINE, name=name, note=value) for name, value in shown.items()]
 

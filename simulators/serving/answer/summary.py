@@ -510,9 +510,9 @@ def _use(
     return {
         "energy_j_per_token": joules,
         "prefix_hit_ratio": float(cached / run.asked.prompt_tokens.sum()),
-        "prompt_flops_saved": _flops_saved(run) if run.point.cache.prefix_caching else None,
+        "prompt_flops_saved": _flops_saved(run) if run.point.is_prefix_caching else None,
         "cached_tokens": cached,
-        "kv_fetched_tokens": counted[at.HOST_FETCHED_BLOCKS] * run.point.cache.block_size,
+        "kv_fetched_tokens": counted[at.HOST_FETCHED_BLOCKS] * run.point.block_size,
         "kv_block_fill": kv_block_fill(state),
         "mean_batch": work.batched / work.iterations,
         "mean_acceptance_length": _mean_acceptance_length(state),

@@ -237,7 +237,7 @@ def limits_of(
     swap_blocks, prefix_blocks, move_s = 0, 0, 0.0
     if point.cache.preemption == SWAP:
         swap_blocks, move_s = swap_space(
-            hardware.replica, point.cache.offload_to, point.cache.swap_bytes, point.cache.block_size
+            hardware.replica, point.cache.offload_to, point.cache.swap_bytes, point.block_size
         )
     if point.cache.prefix_host_bytes:
         prefix_blocks, move_s = host_tier(point, hardware.replica)
@@ -249,7 +249,7 @@ def limits_of(
     blocks = kv_blocks(
         hardware,
         memory_fraction=point.gpu_memory_utilization,
-        block_size=point.cache.block_size,
+        block_size=point.block_size,
         tokens=tokens,
         rows=point.max_num_seqs,
         fraction_of_free=scheduler.fraction_of_free,
@@ -259,7 +259,7 @@ def limits_of(
     )
     return ReplicaLimits(
         blocks=max(1, blocks // ranks),
-        block_size=point.cache.block_size,
+        block_size=point.block_size,
         watermark=scheduler.watermark if watermark is None else watermark,
         max_num_seqs=point.max_num_seqs * groups,
         max_prefill_tokens=point.scheduling.max_batch_tokens * groups,
@@ -297,7 +297,7 @@ def limits_of(
 
 
 def _caches_prefixes(point: ServingPoint) -> bool:
-    return point.cache.prefix_caching or point.cache.preemption == CACHED
+    return point.is_prefix_caching or point.cache.preemption == CACHED
 
 
 def _is_async(point: ServingPoint, ranks: int) -> bool:
@@ -363,11 +363,11 @@ def _check_features(point: ServingPoint, scheduler: Scheduler) -> None:
     if _caches_prefixes(point) and not scheduler.caches_prefixes:
         raise Infeasible(f"{point.scheduler}_has_no_prefix_cache")
     if point.cache.preemption == SWAP:
-        if point.cache.prefix_caching:
+        if point.is_prefix_caching:
             raise Infeasible("swap_has_no_prefix_cache", "swapped blocks belong to one request")
         if point.cache.offload_to == SSD:
             raise Infeasible("swap_goes_to_memory", "engines write no running request to a drive")
-    if point.cache.prefix_host_bytes and not point.cache.prefix_caching:
+    if point.cache.prefix_host_bytes and not point.is_prefix_caching:
         raise Infeasible("prefix_host_bytes_needs_prefix_cache")
 
 
@@ -468,8 +468,8 @@ def host_tier(point: ServingPoint, replica: Replica) -> tuple[int, float]:
         UserError: the GPU's data sheet lacks the bandwidth of the link.
     """
     blocks, move_s = swap_space(
-        replica, point.cache.offload_to, point.cache.prefix_host_bytes, point.cache.block_size
+        replica, point.cache.offload_to, point.cache.prefix_host_bytes, point.block_size
     )
     chunk_s = float(iteration(replica, prefill_step(1.0, float(point.token_budget))).latency_s)
-    compute_s = point.cache.block_size * chunk_s / point.token_budget
+    compute_s = point.block_size * chunk_s / point.token_budget
     return (blocks, move_s) if move_s < compute_s else (0, 0.0)

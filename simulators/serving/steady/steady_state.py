@@ -30,6 +30,7 @@ from simulators.core.fields import check_batch, values_of
 from simulators.core.jit import Floats, Ints
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.point import ServingPoint
+from simulators.serving.row_defaults import with_engine_defaults
 from simulators.serving.row_groups import rows_of
 from simulators.serving.speculation import Drafter
 from simulators.serving.steady.design import SteadyDesign, Verdicts, design_of
@@ -98,7 +99,8 @@ def simulate_analytic(point: ServingPoint) -> ServingMetrics:
     Raises:
         Infeasible: the point has no steady state or cannot be built.
     """
-    [row] = evaluate_analytic(batch_of(ServingPoint, values_of(point))).to_pylist()
+    batch = with_engine_defaults(batch_of(ServingPoint, values_of(point)))
+    [row] = evaluate_analytic(batch).to_pylist()
     if row["status"] == "infeasible":
         raise Infeasible(row["reason"])
     return ServingMetrics(**{name: row[name] for name in schema_of(ServingMetrics).names})
