@@ -22,7 +22,7 @@ from simulators.catalog.gpu import GPU_SCALES, load_gpu
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.composition.replica import NOTHING
 from simulators.core.errors import UnknownNameError, UserError, unknown
-from simulators.core.fields import point_from
+from simulators.core.fields import point_from, updated
 from simulators.core.folder import ENGINES, Folder, read_toml
 from simulators.serving.adapters import slots_of
 from simulators.serving.deployment import deployment_of, pools_of
@@ -35,7 +35,6 @@ from simulators.serving.point import (
     FIXED,
     MEDUSA,
     ServingPoint,
-    with_stated_options,
 )
 from simulators.serving.prices.batch_price import skips_layers
 from simulators.serving.sharing import shares_gpu
@@ -217,6 +216,20 @@ def launch_of(point: ServingPoint, engine: str) -> EngineCommand:
     gpus = point.tp * point.pp * point.attention_dp
     nodes = math.ceil(gpus / cluster_for(point.cluster, load_gpu(point.gpu)).gpus_per_node)
     return EngineCommand(sheet, repository_of(model), words, nodes, gpus, file)
+
+
+def with_stated_options(point: ServingPoint) -> ServingPoint:
+    """Return a design with its engine's defaults written into its open options."""
+    return updated(
+        point,
+        {
+            "chunk_size": point.token_budget,
+            "max_batch": point.max_num_seqs,
+            "memory_fraction": point.gpu_memory_utilization,
+            "cache.block_size": point.block_size,
+            "cache.prefix_caching": point.is_prefix_caching,
+        },
+    )
 
 
 def _options(

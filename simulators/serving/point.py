@@ -596,20 +596,6 @@ class ServingPoint:
         return cache_defaults(self.scheduler, self.cache.preemption)
 
 
-def with_stated_options(point: ServingPoint) -> ServingPoint:
-    """Return the point with the engine's defaults written into its open options."""
-    return updated(
-        point,
-        {
-            "chunk_size": point.token_budget,
-            "max_batch": point.max_num_seqs,
-            "memory_fraction": point.gpu_memory_utilization,
-            "cache.block_size": point.block_size,
-            "cache.prefix_caching": point.is_prefix_caching,
-        },
-    )
-
-
 DEPLOYED = fields_of(ServingPoint, "deployment")
 """Fields that describe the deployment and its cost."""
 
