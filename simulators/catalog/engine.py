@@ -30,7 +30,7 @@ GIB = 2.0**30
 
 @dataclass(frozen=True, kw_only=True)
 class KernelChoices:
-    """Kernels in which engines differ, with the GPU architectures on which they run."""
+    """Work of an iteration in which engines differ, with the GPU architectures that it is for."""
 
     libraries: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
     """Architectures by kernel and library, for kernels of other libraries."""
@@ -42,6 +42,7 @@ class KernelChoices:
     fused_into_attention: tuple[str, ...] = ()  # names of operators
     attends_to_all_in_short_prompts: bool = False  # no sparse attention below the list's length
     skips_empty_keys: tuple[str, ...] = ()  # architectures: sparse attention reads no empty places
+    first_rank_streams: bool = False  # it sends the tokens of all ranks within its loop
 
 
 @dataclass(frozen=True, kw_only=True)

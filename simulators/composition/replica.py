@@ -342,13 +342,14 @@ class Replica:
     def hosted(self, sequences: Column) -> Column:
         """Return the number of an iteration's sequences that the busiest host handles.
 
-        Each rank of data-parallel attention has its own host, but one host sends the streamed
-        tokens of all ranks: TensorRT-LLM's first rank, within its loop (`_enqueue_responses` in
-        `py_executor.py`), or a server's process. A message is assumed to cost as much as an
-        iteration of a sequence, since messages alone are not measured.
+        Each rank of data-parallel attention has its own host. In TensorRT-LLM the first rank sends
+        the streamed tokens of all ranks within its loop; in vLLM and SGLang another process does. A
+        message is assumed to cost as much as an iteration of a sequence, since messages alone are
+        not measured.
         """
         own = sequences / self.layout.attention_dp
-        return own + (sequences - own) / self.stream_interval if self.stream_interval else own
+        sends = self.stream_interval and self.kernel_choices.first_rank_streams
+        return own + (sequences - own) / self.stream_interval if sends else own
 
     @property
     def active_idle_w(self) -> float:

@@ -66,14 +66,15 @@ def test_busiest_attention_group_has_at_least_one_request(requests: int, groups:
     assert share.decode_kv_tokens == pytest.approx(100.0 * float(share.decodes))
 
 
-def test_host_time_counts_requests_of_a_rank_and_streamed_tokens_of_all_ranks() -> None:
+def test_only_the_first_rank_of_tensorrt_llm_streams_the_tokens_of_all_ranks() -> None:
     apart = Parallelism(tp=1, attention_dp=8, ep=8)
 
     def hosted(one: Replica) -> list[float]:
         return [float(replace(one, stream_interval=n).hosted(80.0)) for n in (0, 1, 10)]
 
-    assert hosted(a_replica("deepseek_v3", apart)) == [10.0, 80.0, 17.0]
-    assert hosted(a_replica("llama3_1_8b", Parallelism(tp=2))) == [80.0] * 3
+    assert hosted(a_replica("deepseek_v3", apart, "trtllm")) == [10.0, 80.0, 17.0]
+    assert hosted(a_replica("deepseek_v3", apart, "sglang")) == [10.0] * 3
+    assert hosted(a_replica("llama3_1_8b", Parallelism(tp=2), "trtllm")) == [80.0] * 3
 
 
 def test_sliding_window_bounds_decode_reads() -> None:
