@@ -18,7 +18,7 @@ from lab.tables.kernels import NAMED, newest_releases
 from lab.tables.rows import UPPER_HALF, Bools, Floats, Record, fraction, group_of, read_frame
 from simulators.catalog.engine import kernel_choices
 from simulators.catalog.gpu import load_gpu
-from simulators.catalog.model import LanguageModel, load_model
+from simulators.catalog.model import OVERLAPPED, LanguageModel, load_model
 from simulators.composition.adjustments import whole_lists
 from simulators.core.folder import read_toml
 from simulators.kernels.price import price, roofline_s
@@ -80,7 +80,7 @@ def _read(file: Path, gpu: str, kind: str, phase: str) -> Iterator[TimedBlock]:
         sizes = {name: rows[name].to_numpy().astype(np.float64) for name in SIZES}
         bucket = fraction(group_of(sizes.values()))
         operators = composed(_shard(label), sizes, phase, gpu, label.framework)
-        if FACTS.skipped in label.op_name:
+        if FACTS.skipped in label.op_name or label.compress_ratio > OVERLAPPED:
             operators = tuple(o for o in operators if not o.name.startswith("index"))
         seconds = rows["latency_us"].to_numpy() * 1e-6
         held_out = bucket >= UPPER_HALF[0]
@@ -143,6 +143,8 @@ def _one_layer(model: LanguageModel, heads: int, ratio: int) -> LanguageModel:
         changed["compress_ratios"] = (ratio,)
     if model.index_layers:
         changed["index_layers"] = 1
+    if not model.is_latent:
+        changed["index_heads"] = max(1, round(model.index_heads * share))
     return replace(model, **changed)
 
 

@@ -67,6 +67,7 @@ class LanguageModel:
     index_heads: int = 0  # of the indexer that selects the keys of sparse latent attention
     index_head_dim: int = 0
     index_top_k: int = 0  # selected keys per query; 0: all keys
+    index_block: int = 1  # neighboring keys that an indexer selects together
     compress_ratios: tuple[int, ...] = ()  # by layer: tokens per compressed key, beside a window
     output_rank: int = 0  # of the output projection of each group of heads; 0: one projection
     output_groups: int = 1

@@ -361,7 +361,7 @@ class Kernels:
     """The kernel simulator."""
 
     name: str = "kernels"
-    version: int = 21
+    version: int = 22
     point: type = KernelPoint
     metrics: type = KernelMetrics
 

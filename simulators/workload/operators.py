@@ -177,6 +177,7 @@ class IndexScores(Launched):
     kv_tokens: Column
     heads: float
     head_dim: float
+    block: float = 1.0  # neighboring keys whose best score is kept
     in_loop: bool = False  # launched again and again: L2 keeps what fits
 
 

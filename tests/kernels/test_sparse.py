@@ -12,6 +12,9 @@ from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.composition.adjustments import whole_lists
 from simulators.kernels.price import flops, moved_bytes, price
+from simulators.workload.llm.attention import decode_operators
+from simulators.workload.llm.parallelism import Parallelism, stage_of
+from simulators.workload.llm.step import Shard, decode_step
 from simulators.workload.operators import Attention, IndexChoice, IndexScores
 
 GPUS = ("h100_sxm", "b200_sxm", "a100_sxm", "l40s")
@@ -120,3 +123,14 @@ def test_only_measured_gpus_are_calibrated() -> None:
     assert price(choice(4.0, 1.0, 9000.0), load_gpu("gb200"), framework="sglang").calibrated
     assert not price(choice(4.0, 1.0, 9000.0), load_gpu("h200_sxm"), framework="sglang").calibrated
     assert price(listed(64.0, 64.0, 9000.0), load_gpu("h100_sxm"), framework="sglang").calibrated
+
+
+def test_an_indexer_of_blocks_chooses_among_blocks() -> None:
+    model = load_model("minimax_m3")
+    shard = Shard(model, Parallelism(), stage_of(model, Parallelism(), 0), "bf16", "bf16")
+    operators = decode_operators(shard, decode_step(4.0, 65_536.0))
+    [scored] = [o for o in operators if isinstance(o, IndexScores)]
+    [chosen] = [o for o in operators if isinstance(o, IndexChoice)]
+    assert (scored.pairs, chosen.pairs, chosen.top_k) == (4 * 65_536, 4 * 512, 16)
+    # 128-byte keys with a scale, a score per 128 keys, 4 heads of 128 numbers per query.
+    assert float(moved_bytes(scored)) == 4 * (65_536 * 132 + 512 * 4 + 4 * 128)

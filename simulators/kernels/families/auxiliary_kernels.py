@@ -251,7 +251,11 @@ def _scores(s: ops.IndexScores) -> KernelWork:
         span = np.maximum(tile / np.maximum(each, 1.0), 1.0)
         tiles = np.ceil(queries / tile)
         padded, longest = tiles * tile * span * mean, span * ends
-    moved = keys * read + pairs * SCORE_BYTES + queries * s.heads * s.head_dim * BYTES[INDEX_DTYPE]
+    moved = (
+        keys * read
+        + pairs / s.block * SCORE_BYTES
+        + queries * s.heads * s.head_dim * BYTES[INDEX_DTYPE]
+    )
     return KernelWork(
         flops=2.0 * padded * s.heads * s.head_dim,
         moved_bytes=moved,

@@ -61,6 +61,14 @@ def index_projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     )
 
 
+def index_heads_per_gpu(shard: Shard) -> float:
+    """Return the indexer's heads on a GPU; only those beside grouped keys and values are split."""
+    model = shard.model
+    return float(
+        model.index_heads if model.is_latent else max(1.0, model.index_heads / shard.layout.tp)
+    )
+
+
 def index_choice(phase: str, shard: Shard, sums: dict[str, Any]) -> tuple[Compute, ...]:
     """Return the indexer's scores of query-key pairs, and the top-k choice.
 
@@ -70,16 +78,19 @@ def index_choice(phase: str, shard: Shard, sums: dict[str, Any]) -> tuple[Comput
     model, how = shard.model, shard.how
     shared = {name: sums[name] for name in ("requests", "query_tokens", "pairs", "kv_tokens")}
     shared["repeat"] = shard.part.layers * model.index_share
+    block = float(model.index_block)
+    blocks = {name: shared[name] / block for name in ("pairs", "kv_tokens")}
     return (
         IndexScores(
             name="index_scores",
             phase=phase,
-            heads=float(model.index_heads),
+            heads=index_heads_per_gpu(shard),
             head_dim=float(model.index_head_dim),
+            block=block,
             dtype="fp8" if how.compute.startswith("fp8") else how.activations,
             **shared,
         ),
-        IndexChoice(name="index_choice", top_k=float(model.index_top_k), **shared),
+        IndexChoice(name="index_choice", top_k=model.index_top_k / block, **(shared | blocks)),
     )
 
 

@@ -35,7 +35,12 @@ from typing import Any
 import numpy as np
 
 from simulators.catalog.model import MXFP4, LanguageModel
-from simulators.workload.llm.attention import decode_operators, index_projections, prefill_operators
+from simulators.workload.llm.attention import (
+    decode_operators,
+    index_heads_per_gpu,
+    index_projections,
+    prefill_operators,
+)
 from simulators.workload.llm.parallelism import (
     GATHERED,
     Parallelism,
@@ -422,13 +427,17 @@ def _head_projections(shard: Shard, tokens: Column, layers: float) -> tuple[Comp
     cached = kv_heads * model.head_dim + values
     rotated = 0.0 if model.learned_positions else queries
     qkv = queries + gate + cached - values * model.values_are_keys
+    indexed = 0.0
+    if model.index_top_k:  # projected, normed and rotated with the others
+        indexed = (index_heads_per_gpu(shard) + 1.0) * model.index_head_dim * model.index_share
     return (
-        shard.linear("qkv_proj", tokens, qkv, model.hidden, layers),
+        shard.linear("qkv_proj", tokens, qkv + indexed, model.hidden, layers),
         *_query_key_norm(shard, tokens, heads + kv_heads, layers),
         shard.pointwise(
-            "rotary_cache_write" if rotated else "cache_write", tokens * (rotated + cached), layers
+            "rotary_cache_write" if rotated else "cache_write",
+            tokens * (rotated + cached + indexed),
+            layers,
         ),
-        *(index_projections(shard, tokens) if model.index_top_k else ()),
         *((shard.pointwise("attention_gate", tokens * gate, layers, 2.0),) if gate else ()),
         *_quantised("attention", shard, tokens, out, layers),
         shard.linear("o_proj", tokens, model.hidden, out, layers),
