@@ -53,18 +53,17 @@ def test_request_waits_for_the_iteration_of_the_other_rank() -> None:
     assert state.times[1, FIRST_TOKEN] > state.times[0, FIRST_TOKEN] > state.times[1, ARRIVAL]
 
 
-def test_streaming_for_all_ranks_delays_every_token() -> None:
-    def tpot_s(interval: int) -> float:
-        return (
-            simulate(
-                dataclasses.replace(
-                    MIXTURE, client=dataclasses.replace(MIXTURE.client, stream_interval=interval)
-                )
-            ).tpot_mean_s
-            or 0.0
-        )
+@pytest.mark.parametrize(("scheduler", "is_slower"), [("trtllm", True), ("sglang", False)])
+def test_streaming_for_all_ranks_delays_tokens_of_tensorrt_llm(
+    scheduler: str, is_slower: bool
+) -> None:
+    mixture = dataclasses.replace(MIXTURE, scheduler=scheduler, runtime=scheduler)
 
-    assert tpot_s(1) > tpot_s(10) > tpot_s(0)
+    def tpot_s(interval: int) -> float:
+        client = dataclasses.replace(mixture.client, stream_interval=interval)
+        return simulate(dataclasses.replace(mixture, client=client)).tpot_mean_s or 0.0
+
+    assert (tpot_s(1) > tpot_s(10) > tpot_s(0)) == is_slower
 
 
 def test_pipeline_parallel_ranks_share_a_queue() -> None:
