@@ -136,7 +136,8 @@ def whole_lists(
 ) -> tuple[Compute, ...]:
     """Return operators with decode attention padded to whole lists of keys and tiles of heads.
 
-    `skips_empty_keys`: the kernel reads no empty places of a list.
+    `skips_empty_keys`: the kernel reads no empty places of a list. Lists of compressed keys
+    (DeepSeek-V4) have the length that a query needs.
 
     >>> from simulators.catalog.model import load_model
     >>> few = Attention(
@@ -152,17 +153,16 @@ def whole_lists(
 
     def padded(one: Attention) -> Attention:
         tiles = replace(one, heads=max(one.heads, TILE_HEADS))
-        if skips_empty_keys:
+        if skips_empty_keys or model.compress_ratios:
             return tiles
         return replace(tiles, pairs=one.query_tokens * top_k, kv_tokens=one.query_tokens * top_k)
 
     return tuple(
         padded(one)
         if top_k
-        and not model.compress_ratios
         and isinstance(one, Attention)
         and one.latent
-        and one.phase == "decode"
+        and (one.listed or one.phase == "decode")
         else one
         for one in operators
     )

@@ -361,7 +361,7 @@ class Kernels:
     """The kernel simulator."""
 
     name: str = "kernels"
-    version: int = 22
+    version: int = 23
     point: type = KernelPoint
     metrics: type = KernelMetrics
 

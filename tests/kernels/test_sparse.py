@@ -134,3 +134,12 @@ def test_an_indexer_of_blocks_chooses_among_blocks() -> None:
     assert (scored.pairs, chosen.pairs, chosen.top_k) == (4 * 65_536, 4 * 512, 16)
     # 128-byte keys with a scale, a score per 128 keys, 4 heads of 128 numbers per query.
     assert float(moved_bytes(scored)) == 4 * (65_536 * 132 + 512 * 4 + 4 * 128)
+
+
+def test_compressed_attention_computes_a_whole_tile_of_heads() -> None:
+    # vLLM runs DeepSeek-V4's blocks with 8 to 64 heads of a rank as 64 (the tables' `local_num_heads`).
+    model = load_model("deepseek_v4_flash")
+    few = replace(listed(64.0, 64.0, 4096.0), heads=8.0, kv_tokens=9000.0, pairs=9000.0)
+    [tile] = whole_lists((few,), model)
+    assert isinstance(tile, Attention)
+    assert (tile.heads, tile.pairs) == (64.0, 9000.0)
