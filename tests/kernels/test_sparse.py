@@ -137,7 +137,7 @@ def test_an_indexer_of_blocks_chooses_among_blocks() -> None:
 
 
 def test_compressed_attention_computes_a_whole_tile_of_heads() -> None:
-    # vLLM runs DeepSeek-V4's blocks with 8 to 64 heads of a rank as 64 (the tables' `local_num_heads`).
+    # vLLM runs 8 to 64 heads of a rank as 64 (`local_num_heads` of the tables).
     model = load_model("deepseek_v4_flash")
     few = replace(listed(64.0, 64.0, 4096.0), heads=8.0, kv_tokens=9000.0, pairs=9000.0)
     [tile] = whole_lists((few,), model)
