@@ -45,9 +45,6 @@ MAX_EXACT = 4096
 """Number of replicas up to which every number is tried."""
 """Largest degrees tried: tensor parallelism within a node, experts over two, four stages."""
 
-CHUNK_SIZES, MAX_BATCHES = (None, 512, 2048), (None, 64)
-"""Limits of a batch: the engine's defaults, then smaller ones."""
-
 DRAFT_TOKENS = (1, 3, 5)
 """Draft tokens per sequence and iteration."""
 
@@ -290,8 +287,6 @@ def _space(
             **(shared if flags.system_prompt or hashed else {}),
             **parallelism,
             **backends,
-            "chunk_size": list(CHUNK_SIZES),
-            "max_batch": list(MAX_BATCHES),
             "qps": list(load.rates),
             "requests": load.requests,
             "slo_ttft_s": flags.ttft,

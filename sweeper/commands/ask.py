@@ -542,7 +542,8 @@ class Answer:
             print(f"       python -m sweeper export {design}{at}{note}")
 
     def _described(self, row: Row) -> str:
-        details = [n for n in self.question.details if n in self.last.space.varied]
+        resolved = [n for n in self.question.resolved if row[n] is None]
+        details = [n for n in self.question.details if n in (*self.last.space.varied, *resolved)]
         shown = {n: self.question.resolved.get(n, n) if row[n] is None else n for n in details}
         values = (f"{name} {human(row[column])}" for name, column in shown.items())
         return ", ".join([self.question.described(row), *values])
