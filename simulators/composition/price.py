@@ -78,7 +78,7 @@ from simulators.workload.llm.transformer import (
     nucleus_operators,
     token_operators,
 )
-from simulators.workload.operators import Attention, Collective, Column
+from simulators.workload.operators import Attention, Collective, Column, ExpertExchange
 
 
 def overlapped_rows(chunks: Sequence[Row], decodes: Sequence[Row], replica: Replica) -> list[Row]:
@@ -131,6 +131,9 @@ EMBEDDING, HEAD = replace(NO_LAYERS, has_embedding=True), replace(NO_LAYERS, has
 LAUNCHED = "eager_tp"
 """Runtime of replicas without CUDA graphs: DeepEP's high-throughput kernels wait for the host,
 which reads their sizes (DeepEP, README)."""
+
+LEAST_S = 1e-12
+"""Seconds below which exchanges count as none."""
 
 PROBE = decode_step(64.0, 1024.0)
 """A typical decode batch, by which stages are compared."""
@@ -265,6 +268,43 @@ def part_iteration(
 
 def part_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str] = ()) -> list[Row]:
     """Return the operators and messages of a part of the model, priced one by one."""
+    if not replica.two_batch_overlap:
+        return _batch_rows(replica, step, part, only)
+    half = Step(**{f.name: getattr(step, f.name) / 2.0 for f in fields(step)})
+
+    def twice(some: Sequence[str]) -> list[Row]:
+        rows = _batch_rows(replica, half, part, some)
+        return [row.scaled(lambda column: 2.0 * np.asarray(column)) for row in rows]
+
+    return hide_exchanges(twice(only), twice(("tokens", "experts")), part)
+
+
+def hide_exchanges(rows: Sequence[Row], kernels: Sequence[Row], part: Stage) -> list[Row]:
+    """Return the rows of two halves of a batch: of exchanges, what exceeds the kernels remains.
+
+    While one half's tokens travel to experts and back, kernels of the other half run (two-batch
+    overlap; DeepSeek, "DeepSeek-V3/R1 inference system overview", 2025). `kernels` are those of the
+    layers but for attention, so that times of layers add up.
+    """
+    repeats = {part.expert_layers: 1.0, part.layers: part.expert_layers / max(part.layers, 1)}
+    hidden_s = sum(
+        repeats.get(int(row.operator.repeat), 0.0) * np.asarray(row.seconds)
+        for row in kernels
+        if not row.operator.name.startswith("ffn_")
+    )
+    sent_s = sum(
+        np.asarray(row.seconds) for row in rows if isinstance(row.operator, ExpertExchange)
+    )
+    remains = np.maximum(0.0, 1.0 - hidden_s / np.maximum(sent_s, LEAST_S))
+
+    def hide(row: Row) -> Row:
+        level = np.maximum(row.level, EXTRAPOLATED)
+        return replace(row.scaled(lambda column: remains * column), level=level)
+
+    return [hide(row) if isinstance(row.operator, ExpertExchange) else row for row in rows]
+
+
+def _batch_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str]) -> list[Row]:
     layout = replica.layout
     shard = Shard(replica.model, layout, part, replica.dtype, replica.kv_dtype)
     shared = step.tokens / layout.attention_dp  # tokens are split evenly, requests stay whole

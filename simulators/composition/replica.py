@@ -319,6 +319,7 @@ class Replica:
     power_limit_w: float = 0.0  # of a GPU; 0: the data sheet's
     unified: bool = False  # chunks and decodes attend in one kernel, if the library has one
     overlapped: bool = False  # attention kernels of chunks and decodes overlap on every SM
+    two_batch_overlap: bool = False  # kernels of half a batch hide the exchanges of the other half
     nucleus: bool = False  # nucleus sampling: tokens are drawn from sorted probabilities
     time_share: float = 1.0  # of the GPU under time slicing
     stream_interval: int = 1  # iterations between messages to a client; 0: answers are sent whole

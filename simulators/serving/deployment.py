@@ -53,6 +53,7 @@ from simulators.serving.point import AUTO, NONE, NUCLEUS, OFF, ON, OVERLAPPED, U
 from simulators.serving.row_groups import kinds_of
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.parallelism import (
+    GATHERED,
     Parallelism,
     Routing,
     check_blocks,
@@ -168,7 +169,12 @@ def deployment_of(
         (point.sm_scale, point.clock_scale, point.bandwidth_scale, point.l2_scale),
         effects_without(point.without),
         ("", "") if array == NOTHING else (array, repr(load_accelerator(array))),
-        (point.scheduling.mixed_step, point.sampling, point.client.stream_interval),
+        (
+            point.scheduling.mixed_step,
+            point.sampling,
+            point.client.stream_interval,
+            moe.two_batch_overlap,
+        ),
         (point.colocation.time_share, point.colocation.power_share),
         (point.power.clock_hz, point.power.limit_w),
     )
@@ -254,7 +260,7 @@ def _hardware(
     scales: tuple[float, float, float, float],
     effects: Effects,
     array: tuple[str, str],
-    steps: tuple[str, str, int],
+    steps: tuple[str, str, int, bool],
     shares: tuple[float, float],
     held: tuple[float, float],
 ) -> Hardware:
@@ -267,6 +273,8 @@ def _hardware(
     how = precision(dtype)
     number_bytes(kv_dtype)
     check_layout(model.value, layout)
+    if steps[3] and layout.routing.backend == GATHERED:
+        raise Infeasible("two_batch_overlap_needs_deepep", "it hides the messages of DeepEP")
     check_blocks(model.value, layout, dtype)
     if model.value.attention_sinks and not accelerator:
         _check_sinks(runtime.value.framework, gpu.value)
@@ -317,11 +325,12 @@ def _hardware(
         overlapped=steps[0] == OVERLAPPED,
         nucleus=steps[1] == NUCLEUS,
         stream_interval=steps[2],
+        two_batch_overlap=steps[3],
         time_share=time_share,
         power_limit_w=power_limit_w,
     )
     parts = tuple(map(_description, (model, gpu, cluster, runtime)))
-    steps_of = f"{replica.unified} {replica.overlapped} {replica.nucleus} {steps[2]}"
+    steps_of = f"{replica.unified} {replica.overlapped} {replica.nucleus} {steps[2:]}"
     choices = f"{layout} {dtypes} {scales} {effects} {array} {steps_of} {shares} {held}"
     return Hardware(f"{parts} {choices}", replica)
 

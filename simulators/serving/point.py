@@ -167,6 +167,10 @@ class MoeConfig:
     redundant_experts: int = built(
         "expert copies per layer, for balanced ranks", at_least=0, default=0
     )
+    two_batch_overlap: bool = built(
+        "whether a batch runs as two halves: kernels of one hide DeepEP's messages of the other",
+        default=False,
+    )
     routing_skew: float = built(
         "expert popularity: exponent of Zipf's law; 0: uniform",
         at_least=0.0,

@@ -283,3 +283,22 @@ def test_cuda_graphs_are_off_with_high_throughput_all_to_all() -> None:
         for backend in (LOW_LATENCY, HIGH_THROUGHPUT)
     }
     assert float(np.sum(waits[HIGH_THROUGHPUT])) > float(np.sum(waits[LOW_LATENCY]))
+
+
+@pytest.mark.parametrize(("decodes", "hidden"), [(32.0 * 256, 1.0), (32.0 * 8, None)])
+def test_kernels_of_half_a_batch_hide_the_exchanges_of_the_other(
+    decodes: float, hidden: float | None
+) -> None:
+    """Kernels of large halves take longer than the exchanges, which then cost nothing."""
+    layout = Parallelism(attention_dp=32, ep=32, routing=Routing(LOW_LATENCY))
+    one = replica(layout, "deepseek_v3", dtype="fp8_block")
+    step, half = decode_step(decodes, 2000.0), decode_step(decodes / 2.0, 2000.0)
+    both = part_iteration(replace(one, two_batch_overlap=True), step, whole(one))
+    lone = part_iteration(one, half, whole(one))
+    assert float(both.experts_s) == pytest.approx(2.0 * float(lone.experts_s))
+    assert float(both.decode_attention_s) == pytest.approx(2.0 * float(lone.decode_attention_s))
+    exposed = float(both.collective_s) / (2.0 * float(lone.collective_s))
+    assert 0.0 <= exposed < 1.0
+    if hidden:
+        assert exposed == 0.0
+        assert float(both.latency_s) < float(part_iteration(one, step, whole(one)).latency_s)

@@ -447,6 +447,9 @@ def test_all_to_all_backend_uses_the_option_of_each_engine() -> None:
     design = updated(DESIGNS["experts by DeepEP"], {"moe.backend": "deepep_low_latency"})
     options = " ".join(launch_of(design, "sglang").command)
     assert "--moe-a2a-backend deepep --deepep-mode low_latency" in options
+    assert "two-batch" not in options
+    halves = updated(design, {"moe.two_batch_overlap": True})
+    assert "--enable-two-batch-overlap" in launch_of(halves, "sglang").command
     assert "--enable-eplb --ep-num-redundant-experts 32" in options
     vllm = replace(design, scheduler="vllm_v1", runtime="vllm")
     assert "--all2all-backend deepep_low_latency" in " ".join(launch_of(vllm, "vllm").command)

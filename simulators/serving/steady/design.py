@@ -224,6 +224,7 @@ _EVENT_OPTIONS = (
     "attention_dp",
     "moe.backend",
     "moe.redundant_experts",
+    "moe.two_batch_overlap",
     "moe.routing_skew",
     "moe.routing_histogram",
     "lengths.spread",

@@ -39,6 +39,7 @@ OWN = (
     "attention_dp",
     "moe.backend",
     "moe.redundant_experts",
+    "moe.two_batch_overlap",
     "replicas",
     "without",
     "scheduling.mixed_step",
