@@ -49,7 +49,7 @@ def test_prefill_on_32_h100_has_the_published_rate() -> None:
 def test_decode_on_many_gpus_has_the_published_rate(
     gpu: str, ranks: int, requests: int, published_per_s: float
 ) -> None:
-    """Tokens per second and GPU at contexts of about 2,050 tokens."""
+    """Tokens per second and GPU at contexts of about 2,050 tokens; 768 requests are assumed."""
     replica = spread(gpu, ranks, "deepep_low_latency")
     step_s = float(iteration(replica, decode_step(float(ranks * requests), 2050.0)).latency_s)
     assert requests / step_s == pytest.approx(published_per_s, rel=0.25)
