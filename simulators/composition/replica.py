@@ -27,7 +27,7 @@ from simulators.core.folder import RUNTIMES
 from simulators.dataflow.price import standing_w
 from simulators.evidence.lookup import BEST, DEFAULT_FRAMEWORK
 from simulators.kernels.energy import active_idle_w, idle_w_of
-from simulators.workload.llm.memory import kv_bytes_per_token
+from simulators.workload.llm.memory import fixed_sequence_bytes, kv_bytes_per_token
 from simulators.workload.llm.parallelism import Parallelism, Stage, attending_layers
 from simulators.workload.operators import Column
 
@@ -334,6 +334,12 @@ class Replica:
         """Bytes of one token in the KV cache of the fullest GPU."""
         whole = self.kernel_choices.keeps_whole_windows
         return kv_bytes_per_token(self.model, self.layout, self.kv_dtype, whole_windows=whole)
+
+    @property
+    def fixed_sequence_bytes(self) -> float:
+        """Bytes of a sequence on the fullest GPU that do not grow with its tokens."""
+        whole = self.kernel_choices.keeps_whole_windows
+        return fixed_sequence_bytes(self.model, self.layout, self.kv_dtype, whole_windows=whole)
 
     @property
     def kernel_choices(self) -> KernelChoices:

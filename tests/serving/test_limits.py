@@ -156,6 +156,22 @@ def test_kv_blocks_fill_memory_left_by_weights_and_activations(fraction_of_free:
     assert blocks == int((usable - WEIGHTS - working(512, 7)) / BLOCK)
 
 
+@pytest.mark.parametrize(("sequences", "held"), [(10, 10), (10_000, None)])
+def test_states_of_sequences_take_memory_of_kv_blocks(sequences: int, held: int | None) -> None:
+    """By hand: 36 layers with 32 heads of 128 x 128 in fp32, and 3 inputs of 8,192 in bf16."""
+    one = hardware(replace(LLAMA, model="qwen3_next_80b", gpu="h200_sxm", tp=4))
+    state = 36 * (32 * 128 * 128 * 4 + 3 * 8192 * 2) / 4
+
+    def blocks(**more: Any) -> int:
+        return kv_blocks(one, memory_fraction=0.9, block_size=16, tokens=512, rows=8, **more)
+
+    token = one.replica.kv_token_bytes
+    memory = (blocks() + 0.5) * 16 * token
+    held = held or int(memory / (state + 1000.0 * token))
+    found = blocks(sequences=sequences, mean_tokens=1000.0)
+    assert found == pytest.approx((memory - held * state) / (16 * token), rel=1e-3)
+
+
 def test_draft_models_and_adapters_reduce_kv_memory() -> None:
     def blocks(**more: Any) -> int:
         return kv_blocks(hardware(), memory_fraction=0.9, block_size=16, tokens=512, rows=7, **more)

@@ -30,6 +30,7 @@ from simulators.serving.point import ADAPTIVE, AUTO, CACHED, ON, PEER, SSD, SWAP
 from simulators.serving.speculation import Drafter
 from simulators.workload.llm.memory import activation_bytes, weight_bytes
 from simulators.workload.llm.step import prefill_step
+from simulators.workload.operators import Column
 from simulators.workload.precision import BYTES
 
 ROUTED_BY = len(ROUTE.arguments)
@@ -256,6 +257,8 @@ def limits_of(
         drafter=drafter,
         adapter_bytes=adapters.bytes_per_gpu if adapters else 0.0,
         kept_keys=kept_keys(point),
+        sequences=point.max_num_seqs * point.attention_dp,
+        mean_tokens=mean_tokens(lengths, context),
     )
     return ReplicaLimits(
         blocks=max(1, blocks // ranks),
@@ -397,11 +400,14 @@ def kv_blocks(
     drafter: Drafter | None = None,
     adapter_bytes: float = 0.0,
     kept_keys: float = 1.0,
+    sequences: int = 0,
+    mean_tokens: float = 0.0,
 ) -> int:
     """Return the number of KV blocks that fit on the fullest GPU.
 
     The rest of the memory holds weights, adapters, the drafter, activations of `tokens` tokens,
-    and the runtime's sampling buffers for `rows` rows of logits. With `fraction_of_free`, the
+    and the runtime's sampling buffers for `rows` rows of logits; and windows and states of as many
+    of `sequences` as fit with blocks for `mean_tokens` each. With `fraction_of_free`, the
     memory fraction refers to the memory beside the weights. `kept_keys` is the share of KV cache
     entries that are stored.
 
@@ -424,11 +430,37 @@ def kv_blocks(
     working = float(activation_bytes(model, layout, replica.dtype, float(tokens), float(rows)))
     working += rows * model.vocab * replica.runtime.decoder_numbers * BYTES["fp32"]
     token_bytes = kept_keys * replica.kv_token_bytes
-    block_bytes = block_size * (token_bytes + (drafter.kv_bytes_per_token if drafter else 0.0))
-    blocks = int((usable - weights - working) // block_bytes)
+    token_bytes += drafter.kv_bytes_per_token if drafter else 0.0
+    block_bytes = block_size * token_bytes
+    free = usable - weights - working
+    grown = mean_tokens * token_bytes
+    free -= float(fixed_bytes(free, replica.fixed_sequence_bytes, grown, float(sequences)))
+    blocks = int(free // block_bytes)
     if blocks < 1:
         raise Infeasible("no_kv_memory", _missing(weights + working + block_bytes, usable))
     return blocks
+
+
+def fixed_bytes(free: Column, fixed: Column, grown: Column, sequences: Column) -> Column:
+    """Return the bytes of windows and states of as many sequences as fit, `sequences` at most.
+
+    Engines take them from the memory of KV blocks (vLLM's hybrid KV cache groups).
+
+    Args:
+        free: bytes for all sequences.
+        fixed: bytes of a sequence that do not grow with its tokens.
+        grown: bytes of the blocks of a sequence.
+        sequences: largest number of sequences that run.
+    """
+    fit = np.maximum(free, 0.0) / np.maximum(fixed + grown, 1.0)
+    return fixed * np.minimum(sequences, fit)
+
+
+def mean_tokens(lengths: tuple[Ints, Ints], context: int) -> float:
+    """Return the mean prompt and output together of the requests that fit the context."""
+    both = lengths[0] + lengths[1]
+    fits = both <= context
+    return float(both[fits].mean()) if fits.any() else float(context)
 
 
 def _missing(needed: float, usable: float) -> str:

@@ -27,7 +27,7 @@ from simulators.core.fields import columns_of
 from simulators.core.jit import Floats, Ints
 from simulators.serving.demand.requests import max_prefix_hits, token_counts
 from simulators.serving.deployment import NUMBERS, Deployment, load_frontend, load_process
-from simulators.serving.engine.limits import load_scheduler, schedules_async
+from simulators.serving.engine.limits import fixed_bytes, load_scheduler, schedules_async
 from simulators.serving.point import CLOSED, EVEN, MODULATED, NONE, POISSON, ServingPoint
 from simulators.serving.row_defaults import default_max_batch
 from simulators.serving.speculation import NO_DRAFTER, last_step_excess, mean_acceptance_length
@@ -286,6 +286,8 @@ def design_of(
     batch_tokens = np.maximum(column["scheduling.max_batch_tokens"], lengths.longest)
     most_tokens = np.where(chunked, column["chunk_size"], batch_tokens)
     free -= most_tokens * shared.per_token + column["max_batch"] * shared.per_row
+    grown = (lengths.prompt + lengths.found + lengths.output) * shared.per_kv_token
+    free -= fixed_bytes(free, shared.per_sequence, grown, column["max_batch"])
     block = column["cache.block_size"]
     blocks = np.floor(free / (block * shared.per_kv_token))
     verdicts.add(blocks < 1.0, "no_kv_memory")
@@ -393,6 +395,7 @@ class Shared(NamedTuple):
     hbm: Floats
     weights: Floats
     per_kv_token: Floats
+    per_sequence: Floats  # bytes that do not grow with its tokens
     per_token: Floats
     per_row: Floats
     context: Floats
@@ -433,6 +436,7 @@ def _facts(pipeline: Pipeline, replica: Replica, deployment: Deployment) -> tupl
         float(replica.gpu.hbm_bytes),
         weight_bytes(model, layout, dtype) + drafter.weight_bytes,
         replica.kv_token_bytes + drafter.kv_bytes_per_token,
+        replica.fixed_sequence_bytes,
         float(activation_bytes(model, layout, dtype, 1.0, 0.0)),
         float(activation_bytes(model, layout, dtype, 0.0, 1.0)),
         float(model.max_context),

@@ -152,6 +152,23 @@ def sequence_bytes(
     return _cached_bytes(shard, context, in_window) + state_bytes(model, layout)
 
 
+def fixed_sequence_bytes(
+    model: LanguageModel, layout: Parallelism, kv_dtype: str, *, whole_windows: bool = False
+) -> float:
+    """Return the bytes of a sequence on a GPU that do not grow with its tokens: windows and states.
+
+    They complete `kv_bytes_per_token`, under the same assumptions.
+
+    >>> from simulators.catalog.model import load_model
+    >>> fixed_sequence_bytes(load_model("gpt_oss_120b"), Parallelism(), "bf16") / 2**20
+    4.5
+    """
+    grows = model.window >= WIDE_WINDOW or (whole_windows and not model.compress_ratios)
+    shard = Shard(model, layout, stage_of(model, layout, 0), "", kv_dtype)
+    in_windows = 0.0 if grows else _cached_bytes(shard, 0.0, float(model.window))
+    return (in_windows + state_bytes(model, layout) / layout.pp) / layout.attention_dp
+
+
 def state_bytes(model: LanguageModel, layout: Parallelism) -> float:
     """Return the bytes of one sequence's states on a GPU; 0 without such layers.
 
