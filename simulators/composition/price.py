@@ -276,7 +276,10 @@ def part_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str] = (
         rows = _batch_rows(replica, half, part, some)
         return [row.scaled(lambda column: 2.0 * np.asarray(column)) for row in rows]
 
-    return hide_exchanges(twice(only), twice(("tokens", "experts")), part)
+    rows = twice(only)
+    if any(isinstance(row.operator, ExpertExchange) for row in rows):
+        return hide_exchanges(rows, twice(("tokens", "experts")), part)
+    return rows
 
 
 def hide_exchanges(rows: Sequence[Row], kernels: Sequence[Row], part: Stage) -> list[Row]:

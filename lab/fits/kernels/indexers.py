@@ -67,9 +67,9 @@ def fit_lists_in_blocks(reference: Path, gpu: str) -> Iterator[FittedEntry]:
 
 
 def fit_lists_of(parts: Sequence[blocks.TimedBlock]) -> FittedEntry:
-    """Return the entry of the lists of some blocks; their other kernels keep their own prices.
+    """Return the entry of attention to lists, fitted to the times of blocks less other kernels.
 
-    The gaps between the kernels of a block are fitted beside it and left out of the entry's time.
+    The gaps between the kernels of a block are fitted too and left out of the entry's time.
     """
     first, gpu = parts[0], load_gpu(parts[0].gpu)
     lists = [[o for o in b.operators if _is_list(o)] for b in parts]
