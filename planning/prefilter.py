@@ -34,7 +34,7 @@ class Prefilter:
     """
 
     steady: Steady
-    own_rate: float  # requests per second of the trace, for designs without `qps`
+    own_rate: float  # requests per second of designs without `qps`; NaN in a closed loop
     ttft_s: float | None  # deadline of TTFT; None for a median, which has no bound
     tpot_s: float  # deadline of TPOT
 
@@ -110,7 +110,8 @@ def _with(batch: pa.RecordBatch, columns: Mapping[str, object]) -> pa.RecordBatc
         if not isinstance(values, np.ndarray):
             values = [values] * batch.num_rows
         kind = batch.schema.field(place).type
-        column = pa.array(values, kind.value_type if pa.types.is_dictionary(kind) else kind)
+        kind_of_value = kind.value_type if pa.types.is_dictionary(kind) else kind
+        column = pa.array(values, kind_of_value, from_pandas=True)  # NaN is null
         if pa.types.is_dictionary(kind):
             column = column.dictionary_encode()
         batch = batch.set_column(place, name, column)

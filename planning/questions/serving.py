@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, log2
+from math import inf, log2, nan
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,13 +23,13 @@ from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
-from simulators.catalog.price import load_prices
+from simulators.catalog.price import HOURS_PER_YEAR, load_prices
 from simulators.composition.engine_defaults import is_supported
 from simulators.composition.replica import NOTHING
 from simulators.core.errors import UserError
 from simulators.core.folder import ENGINES, read_toml
 from simulators.serving.demand.workloads import is_trace, load_trace
-from simulators.serving.point import AUTO, DRAFT, RDMA, SPECULATIONS
+from simulators.serving.point import AUTO, CLOSED, DRAFT, RDMA, SPECULATIONS
 from simulators.serving.simulator import SIMULATOR
 from simulators.serving.speculation import survival
 from simulators.workload.llm.parallelism import BACKENDS, GATHERED, HIGH_THROUGHPUT, LOW_LATENCY
@@ -64,6 +64,9 @@ TAIL_REQUESTS = 50
 MIN_DURATION_S = 120.0
 """Least duration of such a load: a queue needs time to grow."""
 
+ROUNDS = 10
+"""Requests per client of a closed loop."""
+
 
 TAIL_PERCENTILE = 90
 """Percentiles from here on have the uncertainty of a p99, lower ones that of a mean."""
@@ -71,7 +74,8 @@ TAIL_PERCENTILE = 90
 MAX_TPOT_S = 10.0
 """Largest deadline of TPOT in seconds; a larger number was meant in milliseconds."""
 
-HOUR, MTOK = "an hour", "per million tokens"
+HOUR, MONTH, MTOK = "an hour", "a month", "per million tokens"
+HOURS_PER_MONTH = HOURS_PER_YEAR / 12
 
 ALTERNATIVES = (
     "gpu",
@@ -102,13 +106,17 @@ class ServingFlags:
     gpus: int = flag(HELP["gpus"], least=1, default=8)
     workload: str = flag(HELP["workload"], default="chat")
     system_prompt: int = flag(HELP["system_prompt"], least=0, default=0)
+    isl: int = flag(HELP["isl"], least=1, default=0)
+    osl: int = flag(HELP["osl"], least=1, default=0)
     qps: float | None = flag(HELP["qps"], unit="1/s", default=None)
+    concurrency: int = flag(HELP["concurrency"], least=1, default=0)
     traffic: str = flag(HELP["traffic"], default="1x")
     ttft: float = flag(HELP["ttft"], unit="s", default=1.0)
     tpot: float = flag(HELP["tpot"], unit="s", default=0.05)
     percentile: int = flag(HELP["percentile"], choices=(50, 90, 95, 99), default=99)
     budget: float | None = flag(HELP["budget"], unit="$", default=None)
     prices: str = flag(HELP["prices"], default=PUBLIC_CLOUD)
+    price: str = flag(HELP["price"], default="")
     dtype: str = flag(HELP["dtype"], default=CHECKPOINT)
     engine: str = flag(HELP["engine"].format(", ".join(ENGINES.names())), default=ANY)
     pools: str = flag(HELP["pools"], choices=POOLS, default=NO)
@@ -129,7 +137,8 @@ def question_of(flags: ServingFlags) -> Question:
     models = _named(flags.model, lambda name: load_model(name).name)
     substitutes = _substitutes(flags.model)
     gpus = _named(flags.gpu, lambda name: load_gpu(name).name)
-    prices = _named(flags.prices, lambda name: load_prices(name).name)
+    own = f":{flags.price.replace(',', '+')}" if flags.price else ""
+    prices = [name + own for name in _named(flags.prices, lambda name: load_prices(name).name)]
     methods = _drafting(flags)
     tried = [options_on(gpu, models, flags.engine, flags.dtype) for gpu in gpus]
     refused = {one.gpu: one.refused for one in tried if one.refused}
@@ -149,13 +158,15 @@ def question_of(flags: ServingFlags) -> Question:
     mark = hashlib.blake2b(json.dumps(space).encode(), digest_size=3).hexdigest()
     rates = ", ".join("its own" if rate is None else f"{rate:.4g}" for rate in load.rates)
     asked = "the load of the trace" if load.rates == (None,) else f"{rates} requests per second"
+    if load.clients:
+        asked = f"{', '.join(map(str, load.clients))} concurrent requests"
     percentiles = sorted({50, flags.percentile, 99})
     latencies = [f"{kind}_p{p}_s" for kind in ("ttft", "tpot") for p in percentiles]
     return Question(
         name=f"ask_{Path(models[0]).stem}_{mark}",
         asks=f"How is {' or '.join(models)} best served at {asked}?",
         space=space,
-        given=("model", "qps"),
+        given=("model", "arrivals.clients" if load.clients else "qps"),
         device="gpu",
         copies="replicas",
         devices="total_gpus",
@@ -256,7 +267,7 @@ def _amounts(row: Mapping[str, Any], prices: str) -> dict[str, float]:
     if listed.quote(gpu) is None:
         return {}
     per_hour = listed.usd_per_gpu_hour(gpu) * row["gpus"]
-    found = {HOUR: per_hour}
+    found = {HOUR: per_hour, MONTH: per_hour * HOURS_PER_MONTH}
     if row["tokens_per_s"]:
         found[MTOK] = per_hour / 3600.0 / row["tokens_per_s"] * 1e6
     return found
@@ -288,6 +299,16 @@ def _space(
             **parallelism,
             **backends,
             "qps": list(load.rates),
+            **(
+                {"arrivals.process": CLOSED, "arrivals.clients": [*load.clients]}
+                if load.clients
+                else {}
+            ),
+            **{
+                axis: n
+                for axis, n in (("prompt_tokens", flags.isl), ("output_tokens", flags.osl))
+                if n
+            },
             "requests": load.requests,
             "slo_ttft_s": flags.ttft,
             "slo_tpot_s": flags.tpot,
@@ -485,12 +506,21 @@ class OfferedLoad:
     rates: tuple[float | None, ...]  # None: the trace's own
     requests: int  # 0: the whole trace
     available: int  # requests of the trace; 0 for a random load
-    own_rate: float = 0.0  # requests per second of a trace
+    own_rate: float = 0.0  # requests per second of a trace; NaN for a closed loop
+    clients: tuple[int, ...] = ()  # of a closed loop
 
 
 def _offered_load(flags: ServingFlags) -> OfferedLoad:
     """Return the load: a whole trace, or enough requests for a stable percentile."""
     qps, traffic = flags.qps, _factors(flags.traffic)
+    tail = TAIL_REQUESTS / (1.0 - flags.percentile / 100.0)
+    if flags.concurrency:
+        if qps is not None:
+            raise UserError("--concurrency and --qps are two loads; write one of them")
+        clients = tuple(max(1, round(flags.concurrency * factor)) for factor in traffic)
+        traced = load_trace(flags.workload).prompt_tokens.size if is_trace(flags.workload) else 0
+        count = traced or _two_digits(max(tail, ROUNDS * max(clients)))
+        return OfferedLoad((None,), flags.requests or count, traced, nan, clients)
     if is_trace(flags.workload):
         trace = load_trace(flags.workload, flags.requests)
         own = _rate(trace.arrival_s) if trace.arrival_s is not None else None
@@ -501,10 +531,18 @@ def _offered_load(flags: ServingFlags) -> OfferedLoad:
         count = trace.prompt_tokens.size
         return OfferedLoad(rates, min(flags.requests, count), count, own or 0.0)
     drawn = tuple((qps or 1.0) * factor for factor in traffic)
-    tail = TAIL_REQUESTS / (1.0 - flags.percentile / 100.0)
     enough = max(tail, *(rate * MIN_DURATION_S for rate in drawn))
-    two_digits = 10.0 ** max(0, int(log2(enough) / log2(10.0)) - 1)
-    return OfferedLoad(drawn, flags.requests or int(-(-enough // two_digits) * two_digits), 0)
+    return OfferedLoad(drawn, flags.requests or _two_digits(enough), 0)
+
+
+def _two_digits(count: float) -> int:
+    """Return a count, rounded up to two digits.
+
+    >>> _two_digits(4_999.5), _two_digits(5_120)
+    (5000, 5200)
+    """
+    unit = 10.0 ** max(0, int(log2(count) / log2(10.0)) - 1)
+    return int(-(-count // unit) * unit)
 
 
 def _rate(arrival_s: Any) -> float | None:

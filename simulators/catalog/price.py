@@ -1,13 +1,16 @@
 """Price lists: GPU-hours, electricity and CO2, each with date and source.
 
 List prices change monthly and are negotiable, so the shipped lists are indicative. Users replace
-them by their own file in `catalog/prices/`.
+them by their own file in `catalog/prices/`, or state prices behind the name of a list:
+`public_cloud:rtx_5090=0.5+h100_sxm=2.1`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date
+from math import inf
 from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar
@@ -25,6 +28,10 @@ from simulators.core.folder import PRICES, read_toml
 DEFAULT = "public_cloud"
 J_PER_KWH = 3.6e6
 HOURS_PER_YEAR = 8766.0
+
+MONTHS_NEW = 12
+"""Age from which a price says how old it is."""
+STATED = "stated with the question"
 
 Amount = TypeVar("Amount", float, NDArray[np.float64])
 """A number or a column of numbers."""
@@ -117,14 +124,28 @@ class PriceList:
 
 
 def load_prices(name: str = DEFAULT) -> PriceList:
-    """Return a price list by name or TOML path.
+    """Return a price list by name or TOML path, with prices of GPUs that stand behind the name.
 
     Raises:
         UnknownNameError: the name is unknown.
         UserError: the file lacks a quote, or a quote lacks value, date or source, or is out of its
-            bounds.
+            bounds; or a stated price is no number.
+
+    >>> load_prices("public_cloud:RTX 5090=0.5+l40s=$0.8").gpus["rtx_5090"].value
+    0.5
     """
-    return PRICES.load(name, _prices)
+    listed, (_, options) = PRICES.load(name, _prices), PRICES.parted(name)
+    own = {}
+    for word in filter(None, options[1:].split("+")):
+        gpu, _, usd = word.partition("=")
+        try:
+            value = float(usd.strip().removeprefix("$"))
+        except ValueError:
+            value = -1.0
+        if not 0.0 <= value < inf:
+            raise UserError(f"price '{word}': write dollars per hour of a GPU, as in {gpu}=2.5")
+        own[load_gpu(gpu).name] = Quote(value=value, date="", source=STATED)
+    return replace(listed, gpus={**listed.gpus, **own}) if own else listed
 
 
 def usd_per_gpu_hours(
@@ -158,18 +179,34 @@ def priced_by(lists: Sequence[str], gpus: Sequence[str]) -> tuple[str, ...]:
         prices = load_prices(name)
         quotes = [(gpu, prices.quote(gpu)) for gpu in map(load_gpu, gpus)]
         said = [
-            f"{gpu.name} ${prices.usd_per_gpu_hour(gpu):.2f} an hour ({quote.date}, {quote.source})"
+            f"{gpu.name} ${prices.usd_per_gpu_hour(gpu):.2f} an hour ({_dated(quote)})"
             for gpu, quote in quotes
             if quote
         ]
         if said:
-            notes.append(f"Prices: {name}, {'; '.join(said)}.")
+            notes.append(f"Prices: {prices.name}, {'; '.join(said)}.")
         if unpriced := [gpu.name for gpu, quote in quotes if not quote]:
             notes.append(
-                f"No price: {name} has none for {', '.join(unpriced)}, whose designs state no "
-                "costs; say usd_per_gpu_hour, or name a list of your own by `prices`."
+                f"No price: {prices.name} has none for {', '.join(unpriced)}; give one, as in "
+                f"--price {unpriced[0]}=0.5 or prices={prices.name}:{unpriced[0]}=0.5"
             )
     return tuple(notes)
+
+
+def _dated(quote: Quote) -> str:
+    age = months_since(quote.date, date.today())
+    aged = f"{age} months old" if age > MONTHS_NEW else ""
+    return ", ".join(filter(None, (quote.date, aged, quote.source)))
+
+
+def months_since(day: str, today: date) -> int:
+    """Return the months from a date such as 2025-06 or 2025 to today; 0 for an empty date.
+
+    >>> months_since("2025-06", date(2026, 11, 28)), months_since("2024", date(2026, 11, 28))
+    (17, 23)
+    """
+    year, _, month = day.partition("-")
+    return 12 * (today.year - int(year)) + today.month - int(month[:2] or 12) if year else 0
 
 
 SHARE = ValueRule(above=0.0, at_most=1.0)

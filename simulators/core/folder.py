@@ -56,6 +56,7 @@ class Folder:
     path: str  # folder of the shipped files, relative to the package
     suffix: str = ".toml"  # of the files
     besides: Folder | None = None  # second folder for names that are not found here
+    options: str = ""  # what separates a name from options behind it; empty: no options
     package: str = "simulators"  # package of the shipped files
 
     @property
@@ -76,6 +77,15 @@ class Folder:
         ('gpus', 'topologies')
         """
         return f"{self.kind[:-1]}ies" if self.kind.endswith("y") else f"{self.kind}s"
+
+    def parted(self, name: str) -> tuple[str, str]:
+        """Return a name without options, and its options with the separator.
+
+        >>> PRICES.parted("owned:l40s=0.5"), GPUS.parted("l40s")
+        (('owned', ':l40s=0.5'), ('l40s', ''))
+        """
+        known, mark, options = name.partition(self.options) if self.options else (name, "", "")
+        return known, mark + options
 
     def names(self) -> tuple[str, ...]:
         """Return all known names, sorted."""
@@ -100,6 +110,7 @@ class Folder:
             UserError: the path does not exist.
         """
         self.check_length(name)
+        name, _ = self.parted(name)
         ends_as_file = name.endswith((self.suffix, *READ_BY_PATH))
         if (ends_as_file or os.sep in name) and Path(name).is_file():
             return Path(name)
@@ -191,7 +202,7 @@ GRAPHS = Folder("graph", "catalog/graphs")
 MODELS = Folder("model", "catalog/models", besides=GRAPHS)
 CLUSTERS = Folder("cluster", "catalog/clusters")
 ACCELERATORS = Folder("accelerator", "catalog/accelerators")
-PRICES = Folder("price", "catalog/prices")
+PRICES = Folder("price", "catalog/prices", options=":")
 MEMORIES = Folder("memory", "catalog/memories")
 TOPOLOGIES = Folder("topology", "collectives/topologies")
 WORKLOADS = Folder("workload", "serving/calibration/workloads")

@@ -243,6 +243,9 @@ def axis_values(name: str, written: Any, simulator: Simulator) -> tuple[Scalar, 
 def _found(kind: str, value: str) -> str:
     """Return the entry behind an alias, or the path of a file. Raises for another word."""
     folder = FOLDERS[kind]
+    known, options = folder.parted(value)
+    if options:
+        return _found(kind, known) + options
     if value in folder.names() or Path(value).is_file():
         return value
     if (name := named(kind, value)) != value:

@@ -19,11 +19,11 @@ own workload is a file of the same form in `catalog/workloads/`:
     most = 2048
 
 A trace is a Parquet file with `arrival_s`, `prompt_tokens`, `output_tokens` (`arrival_s` is
-optional), a CSV file with these columns or those of the Azure LLM inference traces (`TIMESTAMP`,
-`ContextTokens`, `GeneratedTokens`), or a JSONL file as published with Mooncake (`timestamp` in ms,
-`input_length`, `output_length`). Parquet and JSONL may have `hash_ids`: for each prompt the list of
-its blocks' hashes, each of the block and all blocks before it, so that equal hashes mean equal
-prefixes.
+optional), a CSV file with these columns or those of VIDUR or of the Azure LLM traces, or a JSONL
+file as published with Mooncake (`timestamp` in ms, `input_length`, `output_length`) or as
+exported by AIPerf (`profile_export.jsonl`, whose failed requests are left out). Parquet and JSONL
+may have `hash_ids`: for each prompt the list of its blocks' hashes, each of the block and all
+blocks before it, so that equal hashes mean equal prefixes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Protocol
@@ -243,8 +243,11 @@ SUFFIXES = (".parquet", ".csv", ".jsonl")
 
 TRACE_COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
 AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+VIDUR = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
+CSV_LAYOUTS = (AZURE, TRACE_COLUMNS, VIDUR)
 HASHES = "hash_ids"
 MOONCAKE = ("timestamp", "input_length", "output_length")
+_TIMES = (TRACE_COLUMNS[0], VIDUR[0], MOONCAKE[0])
 _ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
 
 
@@ -401,11 +404,12 @@ def _csv(file: Path, limit: int) -> Columns:
     with file.open(encoding="utf-8-sig", newline="") as stream:
         rows = csv.DictReader(stream)
         header = rows.fieldnames or ()
-        layout = next((kind for kind in (AZURE, TRACE_COLUMNS) if set(kind) <= set(header)), None)
+        layout = _layout(CSV_LAYOUTS, header)
         if layout is None:
+            known = " or ".join(", ".join(kind) for kind in CSV_LAYOUTS)
             raise UserError(
-                f"trace '{file}': the header must name {', '.join(AZURE)} or "
-                f"{', '.join(TRACE_COLUMNS)}. It has: {', '.join(header) or 'nothing'}"
+                f"trace '{file}': the header must name {known}. It has: "
+                f"{', '.join(header) or 'nothing'}"
             )
         numbered = ((rows.line_num, row) for row in itertools.islice(rows, limit))
         return _parse_rows(file, layout, numbered, 1.0)
@@ -414,8 +418,42 @@ def _csv(file: Path, limit: int) -> Columns:
 def _jsonl(file: Path, limit: int) -> Columns:
     with file.open(encoding="utf-8") as stream:
         lines = ((number, line) for number, line in enumerate(stream, start=1) if line.strip())
-        rows = (_parsed(file, *numbered) for numbered in itertools.islice(lines, limit))
-        return _parse_rows(file, MOONCAKE, rows, 1e3)
+        first, rows = _peeked(_parsed(file, *numbered) for numbered in lines)
+        if isinstance(first, dict) and {"metadata", "metrics"} <= set(first):
+            # AIPerf writes requests as they complete.
+            try:
+                sent = sorted(_sent(rows), key=lambda row: row[1][MOONCAKE[0]])
+            except (AttributeError, KeyError, TypeError) as error:
+                raise UserError(f"trace '{file}' is no export of AIPerf: {error}") from error
+            return _parse_rows(file, MOONCAKE, sent[:limit], 1e3)
+        layout = _layout((MOONCAKE,), first if isinstance(first, dict) else ())
+        return _parse_rows(file, layout or MOONCAKE, itertools.islice(rows, limit), 1e3)
+
+
+def _layout(kinds: Iterable[Sequence[str]], names: Iterable[str]) -> Sequence[str] | None:
+    """Return the first layout whose columns are named; arrival times may be missing."""
+    known, kinds = set(names), list(kinds)
+    for columns in (*kinds, *(kind[1:] for kind in kinds)):
+        if set(columns) <= known:
+            return columns
+    return None
+
+
+def _peeked(rows: Iterable[tuple[int, Any]]) -> tuple[Any, Iterator[tuple[int, Any]]]:
+    """Return the first row, and all rows."""
+    left = iter(rows)
+    first = list(itertools.islice(left, 1))
+    return (first[0][1] if first else None), itertools.chain(first, left)
+
+
+def _sent(rows: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+    """Yield the requests of AIPerf's records that got an answer, in the layout of Mooncake."""
+    for number, row in rows:
+        metrics = row.get("metrics") or {}
+        sizes = [metrics.get(f"{side}_sequence_length", {}) for side in ("input", "output")]
+        if all(sizes):
+            values = (row["metadata"]["request_start_ns"] / 1e6, *(s["value"] for s in sizes))
+            yield number, dict(zip(MOONCAKE, values, strict=True))
 
 
 def _parsed(file: Path, number: int, line: str) -> tuple[int, Any]:
@@ -429,19 +467,22 @@ def _parse_rows(
     file: Path, layout: Sequence[str], rows: Iterable[tuple[int, Any]], per_s: float
 ) -> Columns:
     """Return the columns of a trace layout; `per_s` is the number of its time units per second."""
-    cells: list[list[Any]] = [[], [], []]
+    cells: list[list[Any]] = [[] for _ in layout]
     hashes: list[Any] = []
     numbers: list[int] = []
     for number, row in rows:
         numbers.append(number)
+        if len(layout) < len(MOONCAKE) and isinstance(row, dict) and MOONCAKE[0] in row:
+            raise UserError(f"trace '{file}', row {number}: only some rows have a {MOONCAKE[0]}")
         for cell, name in zip(cells, layout, strict=True):
             if not isinstance(row, dict) or name not in row:
                 raise UserError(f"trace '{file}', row {number}: '{name}' is missing")
             cell.append(_cell(file, number, name, row[name]))
         hashes.append(row.get(HASHES))
-    prompt, output, rows_of = map(np.array, (cells[1], cells[2], numbers))
-    lists = pa.array(hashes, pa.list_(pa.int64())) if layout == MOONCAKE and any(hashes) else None
-    return np.array(cells[0], np.float64) / per_s, prompt, output, rows_of, lists
+    prompt, output, rows_of = map(np.array, (*cells[-2:], numbers))
+    lists = pa.array(hashes, pa.list_(pa.int64())) if per_s > 1.0 and any(hashes) else None
+    arrival = np.array(cells[0], np.float64) / per_s if len(layout) > 2 else None
+    return arrival, prompt, output, rows_of, lists
 
 
 def _cell(file: Path, row: int, column: str, value: Any) -> float | int:
@@ -450,10 +491,10 @@ def _cell(file: Path, row: int, column: str, value: Any) -> float | int:
         if column == AZURE[0]:
             stamp = np.datetime64(_ZONE.sub("", value.strip()), "ns")
             return int(stamp.astype(np.int64)) / 1e9
-        if column in (TRACE_COLUMNS[0], MOONCAKE[0]):
+        if column in _TIMES:
             return float(value)
         return int(value)
     except (TypeError, ValueError, AttributeError) as error:
-        kind = "a time" if column in (AZURE[0], TRACE_COLUMNS[0], MOONCAKE[0]) else "a whole number"
+        kind = "a time" if column in (AZURE[0], *_TIMES) else "a whole number"
         shown = "empty" if value in (None, "") else f"'{value}', not {kind}"
         raise UserError(f"trace '{file}', row {row}, column {column}: {shown}") from error
