@@ -1,15 +1,104 @@
-"""The commands `measure` and `calibrate`: time kernels and fit hardware to measured rows."""
+"""The commands `fit`, `support`, `measure` and `calibrate`: what is known of a GPU."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
+import json
 import math
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 from simulators.core.errors import UserError
+from simulators.core.folder import folded
 from sweeper.commands.flags import parse
+from sweeper.report.evidence import LEAST, evidence, spoken
 from sweeper.report.tables import print_table, print_words
+from sweeper.text import human, in_words
+
+_OPERATORS = 4
+"""Operators named per phase and evidence level."""
+_CHECKS = 6
+"""Accuracy checks printed."""
+
+
+def fit(words: list[str]) -> int:
+    """Print the models that fit on a GPU, with their context and speeds."""
+    chosen = parse("fit", words)
+    library = importlib.import_module("planning.fit")
+    found = library.models_that_fit(chosen.gpu, chosen.gpus, chosen.engine, chosen.model)
+    if chosen.json:
+        print(json.dumps([dataclasses.asdict(one) for one in found], indent=1))
+        return 0
+    lines = [
+        [
+            "",
+            one.model,
+            f"{one.parameters / 1e9:.3g}B",
+            one.dtype + (f", pp {one.pp}" if one.pp > 1 else ""),
+            f"{one.context:,}",
+            *(human(float(rate)) for rate in one.tokens_per_s),
+            *("-" if s is None else human(s, "s") for s in one.ttft_s),
+            f"{100 * one.known:.0f} %",
+        ]
+        for one in found[: chosen.rows]
+    ]
+    rates = [f"tokens/s, {users} user{'s' if users > 1 else ''}" for users in library.USERS]
+    prompts = [f"TTFT of {prompt // 1024}k" for prompt in library.PROMPTS]
+    header = ["", "model", "size", "precision", "context", *rates, *prompts, "measured or fitted"]
+    print_table(f"Models that fit on {chosen.gpus} {chosen.gpu}, {chosen.engine}", header, lines)
+    if len(found) > len(lines):
+        print_words(f"The largest {len(lines)} of {len(found)}; more: --rows or --model.")
+    print_words(
+        "Context: tokens of KV cache, at most the model's limit. Precisions other than the "
+        "maker's need a checkpoint of that precision. Rates: prompts of "
+        f"{library.PROMPTS[0]:,} tokens, all users together."
+    )
+    return 0
+
+
+def support(words: list[str]) -> int:
+    """Print what predictions of a model on a GPU by an engine rest on, and their errors."""
+    chosen = parse("support", words)
+    library = importlib.import_module("planning.fit")
+    found = library.support_of(chosen.model, chosen.gpu, chosen.engine)
+    model, gpu, engine = found.names
+    size = f"{found.gpus} {gpu}" if found.gpus > 1 else gpu
+    print(f"{model} on {size} by {engine}, {found.dtype}\n")
+    lines = [
+        [
+            "",
+            phase,
+            spoken(level),
+            f"{100 * share:.0f} %",
+            ", ".join(names[:_OPERATORS]) + (" ..." if len(names) > _OPERATORS else ""),
+        ]
+        for phase, levels in found.operators.items()
+        for level, (share, names) in levels.items()
+        if share >= LEAST
+    ]
+    print_table("Evidence", ["", "phase", "level", "share of time", "operators"], lines)
+    ends = [
+        f"{in_words(name, 's')} {100 * (low - 1):+.0f} % to {100 * (high - 1):+.0f} %"
+        for name, (low, high) in found.intervals.items()
+    ]
+    if ends:
+        print_words(f"90 % prediction interval of a chat: {', '.join(ends)}.")
+    print()
+    checks = evidence("serving").errors_naming(found.names, sys.maxsize)
+    likest = sorted(checks, key=lambda c: (-len(_named(c.name, found.names)), -c.rows))[:_CHECKS]
+    rows = [["", c.name, f"{c.value:.3g} {c.unit}", f"{c.rows:,}"] for c in likest]
+    if rows:
+        print_table("Errors on measured rows like it", ["", "rows", "error", "count"], rows)
+    else:
+        print_words(f"No measured rows name {model}, {gpu} or {engine}.")
+    return 0
+
+
+def _named(text: str, names: Sequence[str]) -> list[str]:
+    return [name for name in names if name in folded(text)]
 
 
 def measure(words: list[str]) -> int:
