@@ -27,6 +27,7 @@ def flag(
     doc: str,
     *,
     least: int | None = None,
+    bare: float | None = None,
     choices: Sequence[Any] = (),
     unit: str = "",
     **default: Any,
@@ -36,11 +37,12 @@ def flag(
     Args:
         doc: the help text.
         least: smallest value of a whole number.
+        bare: largest number that may be written without a unit.
         choices: allowed values; all values if empty.
         unit: unit of the number; with "s", the flag accepts `800ms`.
         default: the default value, as in `default=1`.
     """
-    metadata = {"doc": doc, "least": least, "choices": tuple(choices), "unit": unit}
+    metadata = {"doc": doc, "least": least, "bare": bare, "choices": tuple(choices), "unit": unit}
     return field(metadata=metadata, **default)
 
 

@@ -14,7 +14,7 @@ from sweeper.engines.task import UNSTATED, Limits, Task
 from sweeper.query.scenarios import repriced, unpriced
 from sweeper.samplers import Goal, Sampler, SearchSampler, load_sampler
 from sweeper.samplers._search_driver import as_sampler
-from sweeper.space.design_space import DesignSpace, Objectives, given
+from sweeper.space.design_space import DesignSpace, Objectives, check_directions, given
 from sweeper.space.points import Batch
 from sweeper.space.space_file import SpaceConfig
 from sweeper.store.keys import define
@@ -67,6 +67,7 @@ class Sweep:
         if engine == "auto" and is_registered(space.simulator):
             engine = "inline"
         wanted = objectives or objectives_of(load_simulator(space.simulator))
+        check_directions(wanted)
         simulated = unpriced(space)
         return cls(
             simulated,

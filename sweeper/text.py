@@ -121,6 +121,7 @@ def number_in(text: str, unit: str = "") -> float | None:
 
 _UNIT_WORDS: Mapping[str, str] = TEXTS["units"]
 _SPOKEN = {word.lower(): word for word in TEXTS["abbreviations"].split()} | TEXTS["spoken"]
+_VERBS = ("does", "do", "is", "are")
 _VERBLESS = ("below", "not", "out", "too", "unsupported")
 """Words of a reason code that need a verb in front."""
 _DURATIONS = ("latency", "makespan", "time")
@@ -152,12 +153,15 @@ def reason_in_words(reason: str) -> str:
 
     >>> reason_in_words("weights_exceed_hbm: needs 171 GB, has 80 GB")
     'weights exceed HBM (needs 171 GB, has 80 GB)'
+    >>> reason_in_words("tp_does_not_divide_heads")
+    'TP does not divide heads'
     >>> reason_in_words("no_kv_memory"), reason_in_words("micro_batches_too_few_to_pair")
     ('there is no KV memory', 'micro batches are too few to pair')
     """
     code, _, detail = reason.partition(": ")
     words = code.split("_")
     at = next((i for i, word in enumerate(words) if word in _VERBLESS), 0)
+    at = 0 if words[at - 1] in _VERBS else at
     if at:
         words.insert(at, "are" if words[at - 1].endswith("s") else "is")
     elif words[0] in ("no", "one", "too") and len(words) > 1 and "is" not in words:

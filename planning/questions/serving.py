@@ -27,7 +27,7 @@ from simulators.catalog.price import HOURS_PER_YEAR, load_prices
 from simulators.composition.engine_defaults import is_supported
 from simulators.composition.replica import NOTHING
 from simulators.core.errors import UserError
-from simulators.core.folder import ENGINES, read_toml
+from simulators.core.folder import ENGINES, MODELS, read_toml
 from simulators.serving.demand.workloads import is_trace, load_trace
 from simulators.serving.point import AUTO, CLOSED, DRAFT, RDMA, SPECULATIONS
 from simulators.serving.simulator import SIMULATOR
@@ -71,8 +71,8 @@ ROUNDS = 10
 TAIL_PERCENTILE = 90
 """Percentiles from here on have the uncertainty of a p99, lower ones that of a mean."""
 
-MAX_TPOT_S = 10.0
-"""Largest deadline of TPOT in seconds; a larger number was meant in milliseconds."""
+BARE_TTFT_S, BARE_TPOT_S = 60.0, 1.0
+"""Largest deadlines without a unit; larger numbers are usually meant in milliseconds."""
 
 HOUR, MONTH, MTOK = "an hour", "a month", "per million tokens"
 HOURS_PER_MONTH = HOURS_PER_YEAR / 12
@@ -111,8 +111,8 @@ class ServingFlags:
     qps: float | None = flag(HELP["qps"], unit="1/s", default=None)
     concurrency: int = flag(HELP["concurrency"], least=1, default=0)
     traffic: str = flag(HELP["traffic"], default="1x")
-    ttft: float = flag(HELP["ttft"], unit="s", default=1.0)
-    tpot: float = flag(HELP["tpot"], unit="s", default=0.05)
+    ttft: float = flag(HELP["ttft"], unit="s", bare=BARE_TTFT_S, default=1.0)
+    tpot: float = flag(HELP["tpot"], unit="s", bare=BARE_TPOT_S, default=0.05)
     percentile: int = flag(HELP["percentile"], choices=(50, 90, 95, 99), default=99)
     budget: float | None = flag(HELP["budget"], unit="$", default=None)
     prices: str = flag(HELP["prices"], default=PUBLIC_CLOUD)
@@ -134,7 +134,7 @@ def question_of(flags: ServingFlags) -> Question:
         UserError: a number is not above zero, or a name is unknown.
     """
     _check(flags)
-    models = _named(flags.model, lambda name: load_model(name).name)
+    models = _named(flags.model, _model_name)
     substitutes = _substitutes(flags.model)
     gpus = _named(flags.gpu, lambda name: load_gpu(name).name)
     own = f":{flags.price.replace(',', '+')}" if flags.price else ""
@@ -204,8 +204,6 @@ def _check(flags: ServingFlags) -> None:
         value = getattr(flags, what)
         if value is not None and not value > 0:
             raise UserError(f"--{what} {value:g}: write a number above zero")
-    if flags.tpot > MAX_TPOT_S:
-        raise UserError(f"--tpot {flags.tpot:g}: the TPOT deadline is in seconds; write 50ms")
     if flags.engine != ANY:
         _known(flags.engine, "--engine", ENGINES.names())
 
@@ -219,19 +217,28 @@ def _named(words: str, canonical: Any) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def _model_name(word: str) -> str:
+    """Return the name of a model, which of several models of the same shapes is the one meant."""
+    load_model(word)  # raises for an unknown name
+    return MODELS.name_of(word)
+
+
 def _substitutes(words: str) -> str:
-    """Return a note for each checkpoint simulated as another model of the same shape.
+    """Return a note for each checkpoint simulated as another one of the same shapes.
 
     >>> _substitutes("meta-llama/Llama-3.1-8B-Instruct,meta-llama/Llama-3.1-8B,qwen3_32b")
     '; meta-llama/Llama-3.1-8B-Instruct is simulated as llama3_1_8b, whose checkpoint is deployed'
+    >>> _substitutes("glm_4_6")
+    '; glm_4_6 is simulated as glm_4_7, which has the same shapes'
     """
-    asked = [word.strip() for word in words.split(",") if "/" in word]
-    sheets = {word: load_model(word) for word in asked if not Path(word).is_file()}
-    found = [
-        f"; {word} is simulated as {sheet.name}, whose checkpoint is deployed"
-        for word, sheet in sheets.items()
-        if word.lower() not in sheet.source.lower().replace(",", " ").replace(";", " ").split()
-    ]
+    found = []
+    for word in (word.strip() for word in words.split(",")):
+        model, name = load_model(word), MODELS.name_of(word)
+        sources = model.source.lower().replace(",", " ").replace(";", " ").split()
+        if "/" in word and not Path(word).is_file() and word.lower() not in sources:
+            found.append(f"; {word} is simulated as {name}, whose checkpoint is deployed")
+        elif name in model.variants:
+            found.append(f"; {word} is simulated as {model.name}, which has the same shapes")
     return "".join(found)
 
 

@@ -6,7 +6,8 @@ Numbers of parameters are computed from the sizes and agree with the published n
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from simulators.catalog.sheet import fill, positive
@@ -25,6 +26,16 @@ CONVOLVED = 4
 STATE_RULES = ("delta", "kda", "ssd")
 """State updates: gated delta rule (Yang et al., 2024), Kimi delta attention, with a gate per number
 of a key (Kimi Team, "Kimi Linear", 2025), Mamba-2 (Dao, Gu, 2024)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelVariant:
+    """Another model with the shapes, and so the speed, of a model: an older or derived release."""
+
+    source: str
+    aliases: tuple[str, ...] = ()
+    max_context: int = 0  # 0: equal
+    formats: tuple[str, ...] = ()  # empty: equal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +102,7 @@ class LanguageModel:
     formats: tuple[str, ...] = ()  # precisions of the official checkpoint; empty: bf16
     source: str
     aliases: tuple[str, ...] = ()
+    variants: Mapping[str, ModelVariant] = field(default_factory=dict, compare=False)
 
     @property
     def is_latent(self) -> bool:
@@ -270,6 +282,8 @@ class LanguageModel:
 def load_model(name: str) -> LanguageModel:
     """Return a model by name, alias, TOML path or path of a Hugging Face `config.json`.
 
+    The name of a variant gives its source and context with the shapes and the `name` of its file.
+
     Raises:
         UnknownNameError: the name is unknown.
         UserError: the file lacks a field, or a field is invalid.
@@ -277,7 +291,19 @@ def load_model(name: str) -> LanguageModel:
     >>> load_model("llama2_70b").kv_heads
     8
     """
-    return MODELS.load(name, _model)
+    model = MODELS.load(name, _model)
+    if not model.variants or name == model.name:
+        return model
+    variant = model.variants.get(MODELS.name_of(name))
+    if variant is None:
+        return model
+    context, formats = variant.max_context, variant.formats
+    return replace(
+        model,
+        source=variant.source,
+        max_context=context or model.max_context,
+        formats=formats or model.formats,
+    )
 
 
 def _model(path: Path) -> LanguageModel:

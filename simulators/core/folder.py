@@ -99,7 +99,7 @@ class Folder:
         (('qwen3_32b',), ('mi300x', 'mi325x', 'mi350x', 'mi355x'))
         """
         wanted = folded(word)
-        by_alias = {f.stem for spelling, f in self._aliases().items() if wanted in spelling}
+        by_alias = {f.stem for spelling, (_, f) in self._spellings().items() if wanted in spelling}
         return tuple(n for n in self.names() if n in by_alias or wanted in folded(n))
 
     def find(self, name: str) -> Path:
@@ -119,8 +119,8 @@ class Folder:
         for place in self.places:
             if (file := place / f"{name}{self.suffix}").is_file():
                 return file
-        if (alias := self._aliases().get(folded(name))) is not None:
-            return alias
+        if (spelt := self._spellings().get(folded(name))) is not None:
+            return spelt[1]
         if self.besides is not None and self.besides.has(name):
             return self.besides.find(name)
         is_listed = self.kind in FOLDERS
@@ -146,21 +146,40 @@ class Folder:
         """Return whether a name or an alias is known."""
         if any((place / f"{name}{self.suffix}").is_file() for place in self.places):
             return True
-        return folded(name) in self._aliases() or name in self.names()
+        return folded(name) in self._spellings() or name in self.names()
+
+    def name_of(self, name: str) -> str:
+        """Return the name of an entry or of its variant by any spelling; other words as they are.
+
+        >>> MODELS.name_of("Qwen/Qwen3-32B"), MODELS.name_of("zai-org/GLM-4.6")
+        ('qwen3_32b', 'glm_4_6')
+        """
+        known = name in self.names()
+        return name if known else self._spellings().get(folded(name), (name, Path()))[0]
 
     def _files(self) -> list[Path]:
         """Return all files; a file that overrides another one comes later."""
         return [f for place in reversed(self.places) for f in place.glob(f"*{self.suffix}")]
 
-    def _aliases(self) -> dict[str, Path]:
-        """Return all files by folded name and alias; repositories also without their owner."""
+    def _spellings(self) -> dict[str, tuple[str, Path]]:
+        """Return name and file by folded name and alias; repositories also without their owner.
+
+        A variant in a file, such as a later release of the same shapes, has its own name.
+        """
         files = self._files() if self.suffix == ".toml" else []
-        return {
-            spelling: file
-            for file in files
-            for alias in (file.stem, *read_toml(file).get("aliases", ()))
-            for spelling in (folded(alias), folded(alias.rpartition("/")[2]))
-        }
+        return _spellings(tuple((file, file.stat().st_mtime_ns) for file in files))
+
+
+@functools.lru_cache(maxsize=64)
+def _spellings(files: tuple[tuple[Path, int], ...]) -> dict[str, tuple[str, Path]]:
+    return {
+        spelling: (name, file)
+        for file, _ in files
+        for sheet in (read_toml(file),)
+        for name, facts in {file.stem: sheet, **sheet.get("variants", {})}.items()
+        for alias in (name, *facts.get("aliases", ()))
+        for spelling in (folded(alias), folded(alias.rpartition("/")[2]))
+    }
 
 
 @functools.cache

@@ -39,6 +39,7 @@ import numpy as np
 
 from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import load_gpu
+from simulators.catalog.model import load_model
 from simulators.composition.engine_defaults import later_rules
 from simulators.composition.replica import FRAMEWORKS, load_runtime
 from simulators.core.calibration import read_calibration, read_choice
@@ -344,7 +345,8 @@ def _is_same_family(point: ServingPoint, row: Deployed) -> bool:
     bf16 and fp16 count as equal.
     """
     dtypes = {dtype.replace("fp16", "bf16") for dtype in (point.dtype, row.dtype)}
-    is_equal = (point.model, point.gpu) == (row.model, row.gpu) and len(dtypes) == 1
+    is_model = row.model in (point.model, load_model(point.model).name)
+    is_equal = is_model and point.gpu == row.gpu and len(dtypes) == 1
     has_lengths = min(point.prompt_tokens, point.output_tokens) > 0
     return is_equal and has_lengths and point.arrivals.process == CLOSED
 

@@ -114,7 +114,7 @@ def parsed(asks: Asks, words: list[str]) -> tuple[argparse.Namespace, Question]:
         spelt = dict.fromkeys((f"--{f.name}", f"--{f.name.replace('_', '-')}"))
         parser.add_argument(
             *spelt,
-            type=number_of(f.hint, f.metadata["unit"], f.metadata["least"]),
+            type=number_of(f.hint, *(f.metadata[key] for key in ("unit", "least", "bare"))),
             help=f.metadata["doc"],
             choices=f.metadata["choices"] or None,
             required=required,

@@ -96,10 +96,13 @@ def examples(command: str) -> str:
     return "\n".join(f"  python -m sweeper {line}" for line in COMMANDS[command]["examples"])
 
 
-def number_of(kind: Any, unit: str = "", least: int | None = None) -> Callable[[str], Any]:
+def number_of(
+    kind: Any, unit: str = "", least: int | None = None, bare: float | None = None
+) -> Callable[[str], Any]:
     """Return the reader of an argument of type `kind`; text stays text.
 
-    A number may have a suffix of the unit, as in 800ms or 10k. Whole numbers are at least `least`.
+    A number may have a suffix of the unit, as in 800ms or 10k. Whole numbers are at least `least`,
+    and times above `bare` seconds need a unit.
     """
     kinds = {kind, *get_args(kind)}  # `float | None` has two
 
@@ -112,6 +115,10 @@ def number_of(kind: Any, unit: str = "", least: int | None = None) -> Callable[[
             raise argparse.ArgumentTypeError(f"'{text}' is not {what}; write {example}")
         if least is not None and number < least:
             raise argparse.ArgumentTypeError(f"{number:.0f}: write at least {least}")
+        if bare is not None and number > bare and text.strip()[-1].isdigit():
+            raise argparse.ArgumentTypeError(
+                f"'{text}' would be {text} seconds; write {text}ms, or {text}s"
+            )
         return int(number) if is_whole else number
 
     return read if kinds & {int, float} else str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -22,7 +23,7 @@ from sweeper.engines.process import probed
 from sweeper.engines.task import Task
 from sweeper.report.answers import answers_to
 from sweeper.report.progress import Progress, shown
-from sweeper.report.run_folder import begin, progress_of, write_manifest, write_progress
+from sweeper.report.run_folder import begin, demote, progress_of, write_manifest, write_progress
 from sweeper.report.summary import Ended, print_ended
 from sweeper.report.tables import write_text
 from sweeper.space.design_space import DesignSpace
@@ -55,7 +56,10 @@ def asked_by(words: list[str]) -> Asked:
 
 
 def main(words: list[str]) -> int:
-    """Run the sweep and print its front; exit code 3 when points failed."""
+    """Run the sweep and print its front.
+
+    The exit code is 3 if points failed, and 1 if no point is feasible.
+    """
     asked = asked_by(words)
     as_json = asked.written["output"] == "json"
     if not as_json and asked.written["output"] != "text":
@@ -73,7 +77,7 @@ def main(words: list[str]) -> int:
         print_ended(ended)
     if failure is not None:
         raise failure
-    return 3 if ended.failed else 0
+    return 3 if ended.failed else 0 if ended.is_feasible else 1
 
 
 def sweep(asked: Asked) -> Ended:
@@ -89,12 +93,16 @@ def sweep(asked: Asked) -> Ended:
         picked = min(asked.sweep.sampler.size(space), space.size - sum(removed.values()))
         folder = begin(store, {**asked.written, "points": picked})
         try:
-            return _answered(asked, folder)
+            ended = _answered(asked, folder)
         except UserError:
             if not store.finished() and not len(store.answered(space)):
                 # An empty run would hide an earlier run.
                 shutil.rmtree(folder, ignore_errors=True)
             raise
+    if ended.is_feasible:
+        return ended
+    demoted = demote(folder)
+    return dataclasses.replace(ended, answers=dataclasses.replace(ended.answers, folder=demoted))
 
 
 def _answered(asked: Asked, folder: Path) -> Ended:

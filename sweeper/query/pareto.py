@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from simulators.core.errors import UserError
 from simulators.core.jit import Ints
 from sweeper.query.fronts import Matrix, distinct_front, group_fronts
-from sweeper.space.design_space import Objectives
+from sweeper.space.design_space import Objectives, check_directions
 from sweeper.space.sql import check_columns, computed, condition
 
 FEASIBLE = pl.col("status").cast(pl.String) == "ok"
@@ -192,6 +192,7 @@ def _count(results: pl.LazyFrame) -> int:
 
 def minimised(columns: pl.DataFrame | Mapping[str, NDArray[Any]], objectives: Objectives) -> Matrix:
     """Return the objectives as a matrix to be minimised; missing values are NaN."""
+    check_directions(objectives)
     rows = len(columns) if isinstance(columns, pl.DataFrame) else len(next(iter(columns.values())))
     matrix = np.empty((rows, len(objectives)))
     for j, (name, direction) in enumerate(objectives.items()):

@@ -19,7 +19,7 @@ from simulators.core.errors import UserError, unknown
 from simulators.core.fields import columns_of
 from sweeper.query.pareto import qualifying
 from sweeper.space.axes import Factor, axis_values
-from sweeper.space.design_space import DesignSpace, Objectives
+from sweeper.space.design_space import DesignSpace, Objectives, check_directions
 from sweeper.space.sql import names_in
 
 WORST, MEAN = "worst", "mean"
@@ -70,6 +70,7 @@ def across(
             how,
             (WORST, MEAN),
         )
+    check_directions(objectives)
     count = results.select(given).unique().select(pl.len()).collect().item()
     first, direction = next(iter(objectives.items()))
     values = [pl.col(name).cast(pl.Float64) for name in objectives]

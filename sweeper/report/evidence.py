@@ -87,7 +87,9 @@ def named_facts(simulator: Simulator, row: Mapping[str, Any]) -> list[str]:
         (kinds.get(str(f.metadata.get("names"))), row.get(f.name))
         for f in columns_of(simulator.point)
     ]
-    return [name for folder, name in asked if folder and name and folder.has(name)]
+    return [
+        folder.find(name).stem for folder, name in asked if folder and name and folder.has(name)
+    ]
 
 
 def stored() -> dict[str, list[Check]]:

@@ -188,6 +188,22 @@ def next_run(home: Path, time: str) -> Path:
     return home / f"{max(numbers, default=0) + 1:06d}-{time}"
 
 
+def demote(folder: Path) -> Path:
+    """Let a run sort before all numbered runs if there are others, and return its new folder.
+
+    A run without a feasible design does not hide the results of an earlier run.
+    """
+    if len(runs(str(folder.parents[2]), folder.parents[1].name)) < 2:
+        return folder
+    time = folder.name.partition("-")[2]
+    return folder.rename(earlier_run(folder.parent, time))
+
+
+def is_demoted(folder: Path) -> bool:
+    """Return whether a run sorts before all numbered runs."""
+    return _number(folder.name) == 0
+
+
 def earlier_run(home: Path, time: str) -> Path:
     """Return the folder of a merged run, which sorts before all own runs."""
     again = (f"-{count}" for count in itertools.count(2))

@@ -14,6 +14,7 @@ from simulators.core.contract import Explains
 from sweeper.query.pareto import knee, unstated
 from sweeper.report.answers import Answers, real
 from sweeper.report.evidence import shares_in_words, shares_of_row, weakest_in_words
+from sweeper.report.run_folder import is_demoted
 from sweeper.report.tables import print_table, print_words
 from sweeper.space.design_space import Objectives
 from sweeper.store.keys import SHOWN
@@ -32,6 +33,11 @@ class Ended:
     failed: int  # new rows with status error, timeout or crash
     seconds: float
     said: tuple[str, ...]  # lines printed by the engine
+
+    @property
+    def is_feasible(self) -> bool:
+        """Whether some design is feasible."""
+        return self.answers.status.get("ok", 0) > 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as JSON-compatible values."""
@@ -238,6 +244,8 @@ def _print_nothing(found: Answers) -> None:
         )
     else:
         print("No design is feasible, so there is no front.")
+        if is_demoted(found.folder):
+            print("This run does not replace the last run with results.")
     _print_reasons(found)
     if not found.status:
         for line in found.space.counts.in_words:

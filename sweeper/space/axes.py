@@ -248,7 +248,7 @@ def _found(kind: str, value: str) -> str:
         return _found(kind, known) + options
     if value in folder.names() or Path(value).is_file():
         return value
-    if (name := named(kind, value)) != value:
+    if (name := named(kind, value)) != value or folder.has(value):
         return name
     looks_like_module = "." in value and os.sep not in value and folder.suffix == ".py"
     if os.sep in value or (Path(value).suffix and not looks_like_module):

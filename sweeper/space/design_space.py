@@ -10,7 +10,7 @@ import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import polars as pl
@@ -216,6 +216,14 @@ def _check_names(space: DesignSpace, simulator: Simulator) -> None:
 Objectives = Mapping[str, Direction]
 """Objectives: columns, each with `min` or `max`."""
 _NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+
+
+def check_directions(wanted: Objectives) -> None:
+    """Raise UserError unless every objective has the direction `min` or `max`."""
+    for name, direction in wanted.items():
+        if direction not in (known := get_args(Direction)):
+            message = f"objective '{name}': '{direction}' is neither min nor max"
+            raise unknown(message, str(direction), known)
 
 
 def objectives(written: SpaceConfig, space: DesignSpace) -> dict[str, Direction]:

@@ -62,7 +62,7 @@ def named(kind: str, word: str) -> str:
         return word
     if not folder.has(word):
         return named(folder.besides.kind, word) if folder.besides else word
-    return folder.find(word).stem
+    return folder.name_of(word)
 
 
 def number(written: Any, unit: str) -> Any:

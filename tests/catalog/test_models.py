@@ -240,7 +240,10 @@ def test_model_is_found_by_repository_name(written: str, name: str) -> None:
 def test_model_names_are_unique() -> None:
     shipped = [read_toml(MODELS.shipped / f"{name}.toml") for name in MODELS.names()]
     names = [folded(n) for n in MODELS.names()]
-    aliases = [folded(n) for sheet in shipped for n in sheet.get("aliases", ())]
+    variants = [one for sheet in shipped for one in sheet.get("variants", {}).items()]
+    names += [folded(n) for n, _ in variants]
+    sheets = [*shipped, *(facts for _, facts in variants)]
+    aliases = [folded(n) for sheet in sheets for n in sheet.get("aliases", ())]
     both = Counter([*names, *aliases])
     assert [name for name, times in both.items() if times > 1] == []
 
@@ -248,6 +251,12 @@ def test_model_names_are_unique() -> None:
 def test_context_length_comes_from_the_config() -> None:
     assert load_model("llama4_scout").max_context == 10 * 2**20
     assert load_model("llama4_maverick").max_context == 2**20
+
+
+def test_a_variant_has_its_own_checkpoint_and_the_shapes_of_its_file() -> None:
+    older, newer = load_model("meta-llama/Meta-Llama-3-8B"), load_model("llama3_1_8b")
+    assert (older.name, older.hidden, older.max_context) == ("llama3_1_8b", newer.hidden, 8192)
+    assert older.source == "meta-llama/Meta-Llama-3-8B config.json"
 
 
 def test_unknown_repository_is_refused() -> None:

@@ -104,7 +104,7 @@ def test_ask_reports_a_substituted_model_file(
         ("ask --model llama3_1_8b --gpu h1000", "unknown gpu 'h1000'"),
         ("ask --model llama3_1_8b --gpu h100_sxm --engine tgi", "choose from sglang, trtllm, vllm"),
         ("ask --model llama3_1_8b --gpu h100_sxm --qps 0", "write a number above zero"),
-        ("ask --model llama3_1_8b --gpu h100_sxm --tpot 50", "the TPOT deadline is in seconds"),
+        ("ask --model llama3_1_8b --gpu h100_sxm --tpot 50", "write 50ms, or 50s"),
         ("ask --model llama3_1_70b --gpu t4 --gpus 1", "does not fit on 1 t4"),
     ],
 )

@@ -242,6 +242,13 @@ def test_knee_is_nearest_to_the_ideal_point() -> None:
         knee(front.clear(), {"cost": "min", "speed": "max"})
 
 
+@pytest.mark.parametrize("word", ["maximum", "maximise", "MAX", ""])
+def test_objective_is_minimised_or_maximised_by_no_other_word(word: Any) -> None:
+    rows = pl.LazyFrame({"cost": [1, 2]})
+    with pytest.raises(UserError, match=f"objective 'cost': '{word}' is neither min nor max"):
+        pareto_front(rows, {"cost": word})
+
+
 def test_knee_scales_objectives_by_the_front_range() -> None:
     # Of 10 and of 100: shares of 0, .3, 1 and of 1, .4, 0; the squares of the second add to .25.
     front = pl.DataFrame({"a": [0.0, 3.0, 10.0], "b": [100.0, 40.0, 0.0]})
