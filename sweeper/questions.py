@@ -144,6 +144,25 @@ class Deploys(Protocol):
 
 
 @runtime_checkable
+class Benchmarks(Protocol):
+    """Writes the benchmark that measures a design."""
+
+    def benchmark(
+        self, point: Mapping[str, Any], client: str, trace: str
+    ) -> tuple[str, str, Mapping[str, Any]]:
+        """Return a command, the content of a trace, and fields.
+
+        The command sends the load of the design and reads the trace from the file `trace`, if the
+        content is not empty. With the fields, the simulator counts as the client does. The client
+        is by default that of the design's engine.
+
+        Raises:
+            UnknownNameError: the client is unknown.
+            UserError: the client cannot send the load.
+        """
+
+
+@runtime_checkable
 class CarriesLoad(Protocol):
     """A simulator whose designs serve a load, with replicas."""
 

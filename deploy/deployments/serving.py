@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
+from deploy.benchmark import Benchmark, benchmark
 from deploy.templates import filled, label
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.engine import ServingEngine, load_engine
@@ -114,6 +115,12 @@ class ServingDeployments:
             UserError: no engine runs the design, or the target does not.
         """
         return deployment(point_from(ServingPoint, point), target, name)
+
+    def benchmark(self, point: Mapping[str, Any], client: str, trace: str) -> Benchmark:
+        """Return the benchmark that measures a design; see `deploy.benchmark.benchmark`."""
+        design = point_from(ServingPoint, point)
+        repository = repository_of(load_model(design.model))
+        return benchmark(design, engine_of(design), repository, client, trace)
 
 
 DEPLOYMENTS = ServingDeployments()

@@ -540,6 +540,8 @@ class Answer:
             note = f"   # {load}" if len(bests) > 1 else ""
             design = f"{name} {row['key'][:SHOWN]} --target {self.question.target(row)}"
             print(f"       python -m sweeper export {design}{at}{note}")
+        check = f"{name} {bests[0]['key'][:SHOWN]}"
+        print(f"       python -m sweeper export {check} --benchmark{at}   # measures the design")
 
     def _described(self, row: Row) -> str:
         resolved = [n for n in self.question.resolved if row[n] is None]

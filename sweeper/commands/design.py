@@ -29,6 +29,7 @@ from sweeper.query.pareto import minimised, pareto_front, qualifying
 from sweeper.questions import (
     DEPLOYMENTS,
     LOAD_TESTS,
+    Benchmarks,
     CarriesLoad,
     Deploys,
     ReadsLogs,
@@ -37,6 +38,7 @@ from sweeper.questions import (
 )
 from sweeper.report.answers import Answers, latest, point_of
 from sweeper.report.evidence import shares_in_words, shares_of_row, spoken
+from sweeper.report.summary import elsewhere
 from sweeper.report.tables import print_table, print_words, read_text, write_text
 from sweeper.store.keys import SHOWN
 from sweeper.text import human
@@ -151,6 +153,8 @@ def export(words: list[str]) -> int:
             f"sweeper writes no deployments for designs of the simulator '{last.simulator.name}'"
         )
     try:
+        if chosen.benchmark is not None:
+            return _benchmark(design, writer, chosen)
         text = writer.deployment(design.point, chosen.target, design.name)
     except Infeasible as verdict:
         raise UserError(f"this design is infeasible: {verdict}") from verdict
@@ -159,6 +163,34 @@ def export(words: list[str]) -> int:
         print(f"written to {chosen.file}")
     else:
         print(text, end="")
+    return 0
+
+
+def _benchmark(design: StoredDesign, writer: object, chosen: Any) -> int:
+    """Print the command that measures a design, and the figures to expect."""
+    if not isinstance(writer, Benchmarks):
+        raise UserError(f"no benchmark measures designs of '{design.last.simulator.name}'")
+    last, name = design.last, design.name
+    file = Path(chosen.file or f"{design.key[:SHOWN]}.sh")
+    trace = file.with_suffix(".jsonl")
+    command, rows, fields = writer.benchmark(design.point, chosen.benchmark, str(trace))
+    if rows:
+        write_text(trace, rows)
+        print(f"# requests in {trace}")
+    if chosen.file:
+        write_text(file, command)
+        print(f"written to {file}")
+    else:
+        print(command, end="")
+    row = evaluated(last.simulator, {**design.row, **fields})
+    lines = [
+        ["", last.word(n), *(last.human(n, row[f"{n}{end}"]) for end in ("", "_lo", "_hi"))]
+        for n in row
+        if row.get(f"{n}_lo") is not None and last.units[n] in ("s", "1/s")
+    ]
+    print()
+    print_table("To be expected", ["", "metric", "predicted", "90 % from", "to"], lines)
+    print_words(f"Then   python -m sweeper compare {name} --log FILE{elsewhere(chosen.outputs)}")
     return 0
 
 
