@@ -24,13 +24,18 @@ from lab.claims.claim import STATISTICS, Cells, columns, figures, predict, toget
 from lab.fits import deployment_bands
 from lab.fits.deployments import run_cache_without, width_without
 from lab.fits.engines import by_replica, deployed_replica
-from lab.tables.deployments import QWEN3_32B, QWEN3_32B_PEER, PublicDeployment, silicon
+from lab.tables.deployments import (
+    QWEN3_32B,
+    QWEN3_32B_PEER,
+    PublicDeployment,
+    silicon,
+)
 from lab.tables.records import is_gpu, is_model
 from lab.tables.rows import Bools, Floats, evenly, read_records
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.price import DEFAULT, usd_per_gpu_hours
 from simulators.composition.replica import load_runtime
-from simulators.serving.measured_deployments import Deployed, point_of
+from simulators.serving.measured_deployments import Deployed, corrected, load_of, point_of
 from simulators.serving.point import ClientConfig, ServingPoint
 from simulators.serving.prices.iteration_table import pass_intervals
 from simulators.serving.simulator import simulate
@@ -39,6 +44,7 @@ METRICS = TPOT, TTFT = "TPOT", "TTFT"
 MIN_DESIGNS = 4  # designs that make a decision
 DEADLINES_S = (0.025, 0.05, 0.1)  # of a token: a fast reader's, and two that allow larger batches
 MAX_LOADS = 6  # of one replica that are simulated with its model left out
+OWN_ROWS = 3  # of a family that a user has measured
 LEVELS = ("measured", "unmeasured", "of its architecture unmeasured")
 """Evidence about the kernels of the GPU, in the order of `deployment_bands.KNOWN`."""
 
@@ -157,7 +163,8 @@ def kind_pairs(
 
 
 @functools.lru_cache(maxsize=1)
-def _all(reference: Path) -> tuple[list[PublicDeployment], pl.DataFrame]:
+def with_recipes(reference: Path) -> tuple[list[PublicDeployment], pl.DataFrame]:
+    """Return feasible deployments with their launch options, and a row per metric of each."""
     return _predicted(silicon(reference), lambda row: row.group)
 
 
@@ -198,16 +205,66 @@ def _of(frame: pl.DataFrame, metric: str) -> pl.DataFrame:
 
 
 def times(reference: Path) -> pl.DataFrame:
-    """Return TPOT and TTFT of all deployments, the model on its GPU left out, with intervals."""
-    return _with_intervals(*_all(reference))
+    """Return TPOT and TTFT of all deployments, the model on its GPU left out, with intervals.
+
+    Excluded rows are among them; they are not `is_kept`.
+    """
+    return with_intervals(*with_recipes(reference))
+
+
+@functools.lru_cache(maxsize=1)
+def with_defaults(reference: Path) -> tuple[list[PublicDeployment], pl.DataFrame]:
+    """Return feasible deployments with default options, and a row per metric of each."""
+    return _predicted(silicon(reference), lambda row: row.group, default_point)
 
 
 def default_axes(reference: Path) -> pl.DataFrame:
     """Return the same where engines have their default options; `baseline`: with recipes."""
-    rows = [row for row in silicon(reference) if not row.excluded]
-    frame = _with_intervals(*_predicted(rows, lambda row: row.group, default_point))
-    recipes = _all(reference)[1].select("label", "metric", baseline="predicted")
+    frame = with_intervals(*with_defaults(reference))
+    recipes = with_recipes(reference)[1].select("label", "metric", baseline="predicted")
     return frame.join(recipes, on=["label", "metric"], how="left", maintain_order="left")
+
+
+def own_rows(reference: Path) -> pl.DataFrame:
+    """Return the same with default options, corrected by three rows of the family.
+
+    A family has one model, GPU, dtype and runtime. Its three rows are evenly spaced over those that
+    are not excluded, in the order of their loads, and are not tested.
+    """
+    rows, frame = with_defaults(reference)
+    families: dict[tuple[str, ...], list[int]] = {}
+    for i, row in enumerate(rows):
+        families.setdefault((row.model, row.gpu, row.dtype, row.runtime), []).append(i)
+    loads = [load_of(row) for row in rows]
+    parts = []
+    for metric in METRICS:
+        ours = _of(frame, metric)
+        ratio = (ours["measured"] / ours["predicted"]).to_numpy()
+        factor = np.full(len(rows), np.nan)
+        for members in families.values():
+            kept = sorted((i for i in members if not rows[i].excluded), key=loads.__getitem__)
+            known = [kept[i] for i in evenly(len(kept), OWN_ROWS)]
+            others = [i for i in members if i not in known]
+            if len(known) == OWN_ROWS and others:
+                seen = [(loads[i], float(ratio[i])) for i in known]
+                factor[others] = corrected(seen, [loads[i] for i in others], metric)
+        scaled = pl.col("predicted") * pl.Series(factor)
+        parts.append(ours.with_columns(predicted=scaled.fill_nan(None)))
+    return with_intervals(rows, together(parts))
+
+
+def headlines(reference: Path) -> Iterator[pl.DataFrame]:
+    """Yield all deployments by what is known of them: `given` names it."""
+    ways = {"default options": default_axes, "launch recipes": times, "three own rows": own_rows}
+    for given, frame in ways.items():
+        yield frame(reference).with_columns(given=pl.lit(given))
+
+
+def exclusions(reference: Path) -> Iterator[Cells]:
+    """Yield the excluded rows, with the reason."""
+    for row in silicon(reference):
+        if row.excluded:
+            yield {"reason": row.excluded, "predicted": 1}
 
 
 def default_point(row: PublicDeployment) -> ServingPoint:
@@ -223,14 +280,14 @@ def default_point(row: PublicDeployment) -> ServingPoint:
 
 def default_axes_excess(reference: Path) -> Iterator[Cells]:
     """Yield by how many points errors with default axes exceed those with launch recipes."""
-    frame = default_axes(reference).filter(pl.col("predicted").is_not_null())
+    frame = default_axes(reference).filter(pl.col("predicted").is_not_null() & pl.col("is_kept"))
     for metric, statistic in ((TPOT, "mean"), (TTFT, "median")):
         rows, error = _of(frame, metric), STATISTICS[statistic]
         mine, best = rows.select(error("predicted"), error("baseline").alias("baseline")).row(0)
         yield {"metric": metric, "statistic": statistic, "predicted": mine - best}
 
 
-def _with_intervals(rows: Sequence[PublicDeployment], frame: pl.DataFrame) -> pl.DataFrame:
+def with_intervals(rows: Sequence[PublicDeployment], frame: pl.DataFrame) -> pl.DataFrame:
     """Return the frame with the ends of 90 % prediction intervals, fitted to other GPUs."""
     ends = {metric: np.empty((len(rows), 2)) for metric in METRICS}
     for indices in by_replica(rows).values():
@@ -251,7 +308,7 @@ def _with_intervals(rows: Sequence[PublicDeployment], frame: pl.DataFrame) -> pl
 
 def model_left_out(reference: Path) -> pl.DataFrame:
     """Return TPOT and TTFT of some loads of each replica, the model left out on all GPUs."""
-    kept = [row for row in _all(reference)[0] if not row.excluded]
+    kept = [row for row in with_recipes(reference)[0] if not row.excluded]
     some = [kept[at[i]] for at in by_replica(kept).values() for i in evenly(len(at), MAX_LOADS)]
     return _predicted(some, lambda row: row.model)[1]
 
@@ -264,7 +321,7 @@ def qwen3_32b(reference: Path) -> pl.DataFrame:
 
 def precisions(reference: Path) -> pl.DataFrame:
     """Return throughput ratios, by TPOT, of one deployment in two precisions."""
-    rows, frame = _all(reference)
+    rows, frame = with_recipes(reference)
     kept = [row for row in rows if not row.excluded]
     alike = [
         (row.model, row.gpu, row.framework, row.layout, row.clients, row.prompt, row.output)
@@ -281,7 +338,7 @@ def decisions(reference: Path) -> Iterator[pl.DataFrame]:
 
     `is_answered`: the choice is among the rows that the other tool answers.
     """
-    rows, frame = _all(reference)
+    rows, frame = with_recipes(reference)
     known = {
         name: {metric: _column(frame, metric, name) for metric in METRICS}
         for name in ("measured", "predicted", "peer")

@@ -25,9 +25,11 @@ from simulators.workload.llm.parallelism import Parallelism
 
 FACTS = Record(read_toml(Path(__file__).with_suffix(".toml")))
 RECIPES = read_toml(Path(__file__).with_name("launch_recipes.toml"))
-SILICON, PEER, QWEN3_32B, QWEN3_32B_PEER, ANNOTATIONS, SWEEPS = (
+SILICON, PEER, QWEN3_32B, QWEN3_32B_PEER, ANNOTATIONS, RESOLVED, SWEEPS = (
     FACTS.tables[name]
-    for name in ("silicon", "peer", "qwen3_32b", "qwen3_32b_peer", "annotations", "sweeps")
+    for name in (
+        *("silicon", "peer", "qwen3_32b", "qwen3_32b_peer", "annotations", "resolved", "sweeps"),
+    )
 )
 NVIDIA, NVIDIA_TRTLLM = (
     Client(**(FACTS.clients[name] | {"inferred": tuple(FACTS.clients[name]["inferred"])}))
@@ -53,15 +55,16 @@ class Recipe:
     since: str = ""
     budget: str = "8192"
     poll_interval: str = "0"
-    memory_fraction: float = 0.0  # 0: not set
+    memory_fraction: str | float = 0.0  # 0: not set
     kv_dtype: str = ""
 
     def launch(self, load: RecipeLoad) -> EngineLaunch:
         """Return the options for a load."""
-        written = {"budget": self.budget, "interval": self.poll_interval}
-        rules = {name: RECIPES["rules"].get(text, text) for name, text in written.items()}
-        budget, interval = evaluated(rules, load._asdict()).values()
-        return EngineLaunch(budget, interval, self.memory_fraction)
+        written = self.budget, self.poll_interval, str(self.memory_fraction)
+        rules = {text: RECIPES["rules"].get(text, text) for text in written}
+        found = evaluated(rules, load._asdict())
+        budget, interval, memory_fraction = (found[text] for text in written)
+        return EngineLaunch(budget, interval, float(memory_fraction))
 
 
 def recipe_of(
@@ -168,10 +171,15 @@ def silicon(reference: Path, table: str = SILICON, peer: str = PEER) -> list[Pub
     is suspected.
     """
     peers, marks = _by_id(reference / peer), _by_id(reference / ANNOTATIONS)
+    known = _by_id(reference / RESOLVED, "twin_of_silicon_id")
     found: dict[tuple[object, ...], PublicDeployment] = {}
     rows = read_records(reference / table, mode="agg")
     names = {row.id for row in rows}
     rows = [Record({"suspect_mtp": False} | marks.get(row.id, {}) | row) for row in rows]
+    for row in rows:
+        row["is_drafting"] = bool(
+            known.get(row.id, {"spec_decode": row.suspect_mtp})["spec_decode"]
+        )
     aggregated = known_rows(
         [row for row in rows if row.concurrency and row.get("duplicate_of") not in names],
         table,
@@ -187,8 +195,8 @@ def silicon(reference: Path, table: str = SILICON, peer: str = PEER) -> list[Pub
     return list(found.values())
 
 
-def _by_id(table: Path) -> dict[str, dict[str, Any]]:
-    return {row.id: row for row in read_records(table)} if table.is_file() else {}
+def _by_id(table: Path, name: str = "id") -> dict[str, dict[str, Any]]:
+    return {row[name]: row for row in read_records(table)} if table.is_file() else {}
 
 
 def client_of(provenance: str, framework: str) -> Client:
@@ -264,10 +272,17 @@ def _layout(row: Record, reference: Path) -> Parallelism:
 
     Tables of 2025, which name no release, omit expert parallelism, and where both degrees of
     attention are `n` the source has multiplied out one stage of `n` GPUs: there the sweep that the
-    row belongs to decides, and without one attention is taken to be data-parallel.
+    row belongs to decides, and without one attention is taken to be data-parallel. Where a degree
+    of attention is the product of both degrees of experts, which are equal, the stage has as many
+    GPUs as either: so say all 13 of these rows that InferenceX's database has. Where the origin
+    states no groups of attention but a batch per rank, there are as many as share the clients.
     """
     tp, dp, ep = (int(row[n] or 1) for n in ("tp_size", "attention_dp_size", "moe_ep_size"))
     has_experts = load_model(model_name(row.model)).experts > 0
+    if row.get("suspect_parallelism"):
+        return Parallelism(tp=1, ep=ep, attention_dp=ep) if dp > 1 else Parallelism(tp=ep, ep=ep)
+    if row.attention_dp_size is None and row.concurrency == tp * (row.batch_size or 0):
+        return Parallelism(tp=1, ep=ep if has_experts else 1, attention_dp=tp)
     is_multiplied = tp == dp > 1
     if is_multiplied or (has_experts and not row.framework_version):
         layout = Parallelism(tp=1, ep=dp, attention_dp=dp) if is_multiplied else Parallelism(tp=tp)
@@ -285,8 +300,8 @@ def dtype_of(model: str, gpu: str, precision: str) -> str:
 
 
 def excluded(row: Mapping[str, Any]) -> str:
-    """Return the reason why a row is uncertain about its deployment; empty without one."""
-    facts = dict(row) | {"model": model_name(row["model"]), "repository": row["model"]}
+    """Return the reason why a row ran another deployment than it states; empty without one."""
+    facts = dict(row) | {"model": model_name(row["model"])}
     for rule in FACTS.excluded:
         is_met = all(re.fullmatch(p, str(facts[name])) for name, p in rule["where"].items())
         if is_met and facts["ttft_ms"] > rule.get("ttft_above_ms", 0.0):

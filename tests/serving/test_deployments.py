@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.tables.deployments import NVIDIA, NVIDIA_TRTLLM, RecipeLoad, client_of, excluded, recipe_of
+from lab.tables.deployments import (
+    FACTS,
+    NVIDIA,
+    NVIDIA_TRTLLM,
+    RecipeLoad,
+    client_of,
+    excluded,
+    recipe_of,
+)
 from planning.calibrate.deployment import calibrate_deployment
 from planning.load_tests.serving import LOAD_TESTS, UNCORRECTED
 from simulators.core.errors import Infeasible, UserError
@@ -61,7 +69,8 @@ def a_row(**changes: Any) -> dict[str, Any]:
         "framework": "vllm",
         "measured_date": "2025-10-29",
         "suspect_parallelism": False,
-        "suspect_mtp": False,
+        "is_drafting": False,
+        "concurrency": 16,
         "tp_size": 4,
         "attention_dp_size": 1,
         "moe_ep_size": 1,
@@ -91,12 +100,14 @@ def a_load(**changes: Any) -> DeploymentLoad:
     return load_of(a_deployment(**changes))
 
 
-def test_rows_are_excluded_by_configuration_and_never_by_latency() -> None:
+def test_rows_are_excluded_by_what_a_source_says_and_never_by_a_prediction() -> None:
     assert excluded(a_row()) == ""
     assert excluded(a_row(ttft_ms=1e6)) == ""
-    assert excluded(a_row(suspect_parallelism=True)) == "parallelism multiplied out"
-    assert excluded(a_row(suspect_mtp=True)) == "speculation suspected"
-    assert excluded(a_row(gpu="gb200")) == "batch per rank unclear"
+    assert excluded(a_row(suspect_parallelism=True)) == ""
+    assert excluded(a_row(is_drafting=True)) == "speculation"
+    assert excluded(a_row(gpu="gb200")) == ""
+    assert excluded(a_row(gpu="gb200", measured_date="2025-11-17")) == "prefill and decode pools"
+    assert all(rule["source"] for rule in FACTS.excluded)
 
 
 def test_deployment_is_a_point_of_the_serving_simulator() -> None:
