@@ -196,6 +196,7 @@ STATISTICS: dict[str, Callable[[str], pl.Expr]] = {
     "mean_log": lambda column: _log_ratio(column).mean(),
     "difference": lambda column: _difference(column).mean(),
     "largest_difference": lambda column: _difference(column).max(),
+    "mean_difference": lambda column: (pl.col(column).mean() - pl.col("measured").mean()).abs(),
     # Of rows without a measurement, `predicted` is the figure itself.
     "value": lambda column: pl.col(column).mean(),
     "median_value": lambda column: pl.col(column).median(),
