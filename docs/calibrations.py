@@ -10,9 +10,10 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from docs.reference import table
-from lab.fits.driver import count_parameters, fits
+from lab.fits.driver import count_parameters, fits, is_number, leaves
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("simulators", "lab/calibration")
@@ -28,6 +29,70 @@ FORMER = {
 """Fits by the names in files that were not written again since they moved."""
 
 COLUMNS = ("file", "fit", "rows", "parameters", "held-out error", "held out")
+
+
+ENGINES, TRAINING, NETWORKS = "engines and API servers", "training steps", "networks"
+KINDS = {
+    ENGINES: ".*/calibration/(runtimes/(vllm|trtllm|sglang)|frontends|in_process)",
+    TRAINING: "training/",
+    NETWORKS: "collectives/",
+    "intervals of deployments": "serving/calibration/deployment_bands",
+    "kernels": "(kernels|graphs)/",
+    "transfer between GPUs": "evidence/",
+    "edge devices": "edge/",
+}
+"""Patterns of the names of calibration files, by kind."""
+
+SPLIT = "split_"
+"""Tables of numbers that were fitted without a part of the rows, for the strict figures."""
+
+
+class Kind(NamedTuple):
+    """Calibration files of one kind."""
+
+    what: str
+    files: int
+    numbers: int  # fitted; a number that several files share counts once
+    rows: int  # measured; those of one fit count once
+
+    @property
+    def rows_per_number(self) -> float:
+        """Return the measured rows that speak for one number."""
+        return self.rows / self.numbers
+
+
+def kinds() -> list[Kind]:
+    """Return the fitted numbers and the measured rows of every kind of calibration."""
+    return [Kind(what, *_counts(re.compile(pattern))) for what, pattern in KINDS.items()]
+
+
+def _counts(pattern: re.Pattern[str]) -> tuple[int, int, int]:
+    files, numbers, rows = 0, set(), set()
+    for file in sorted((ROOT / "simulators").rglob("*.toml")):
+        name = str(file.relative_to(ROOT / "simulators"))
+        content = tomllib.loads(file.read_text(encoding="utf-8")) if pattern.match(name) else {}
+        if provenance := content.pop("provenance", None):
+            files += 1
+            own = {key: one for key, one in content.items() if not key.startswith(SPLIT)}
+            shared = name if "/runtimes/" not in name else ""
+            numbers |= {(shared, *path, one) for path, one in leaves(own) if is_number(one)}
+            rows.add((provenance["rows"], provenance["held_out_mape"], *provenance["sha256"]))
+    return files, len(numbers), sum(one[0] for one in rows)
+
+
+def summary() -> str:
+    """Return the numbers and rows of every kind as a table."""
+    cells = (
+        (
+            one.what,
+            f"{one.files}",
+            f"{one.numbers:,}",
+            f"{one.rows:,}",
+            f"{one.rows_per_number:,.1f}",
+        )
+        for one in kinds()
+    )
+    return table(("calibrations", "files", "numbers", "rows", "rows per number"), cells)
 
 
 def rows() -> Iterator[tuple[str, ...]]:

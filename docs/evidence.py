@@ -8,7 +8,7 @@ a result leaves what a simulator knows, and which command offers what each known
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,12 @@ import numpy as np
 import pyarrow as pa
 import yaml  # type: ignore[import-untyped]
 
+from docs import calibrations
+from docs.calibrations import ENGINES
 from docs.reference import table
+from lab.claims.deployments import METRICS
 from lab.scenarios import Outcome, in_short, shipped
+from lab.tables.deployments import FACTS
 from simulators.core.checks import Check
 from simulators.core.contract import load_simulator
 from sweeper.engines.task import evaluate
@@ -28,6 +32,10 @@ from sweeper.space.design_space import space_of
 FOLDER = Path(__file__).resolve().parent
 SYSTEMS = FOLDER.parent / "tests" / "questions" / "systems.yaml"
 HALF = 0.5
+KNOWLEDGE = """Public deployments, in percent. Default options: model, precisions, GPU, parallelism,
+lengths, clients and release are known. Three own rows: default options, corrected by three measured
+rows of the model, GPU, dtype and release, which are not tested. Coverage is of the 90 % interval.
+Constants are those fitted for engines and API servers."""
 
 TOOLS = ("AISimulate", "LLMServingSim", "LLMCompass", "Calculon")
 OTHERS = {
@@ -54,7 +62,18 @@ def accuracy_table(known: Mapping[str, Sequence[Check]]) -> str:
 def accuracy() -> str:
     """Return the page of the figures that travel with the package."""
     known = evidence.stored()
-    parts = ["# Accuracy", "On measured rows outside every fit.", accuracy_table(known)]
+    parts = [
+        "# Accuracy",
+        "On measured rows outside every fit.",
+        accuracy_table(known),
+        "## By what is known of a deployment",
+        KNOWLEDGE,
+        by_knowledge(known),
+        "### Excluded rows",
+        table(("reason", "rows", "source"), excluded_rows(known)),
+        "## Parameters and rows",
+        calibrations.summary(),
+    ]
     for group, checks in known.items():
         lines = (
             (
@@ -69,6 +88,41 @@ def accuracy() -> str:
         )
         parts += [f"## {group}", table(("check", "value", "limit", "", "rows", "note"), lines)]
     return "\n\n".join(parts) + "\n"
+
+
+def by_knowledge(known: Mapping[str, Sequence[Check]]) -> str:
+    """Return errors of deployments by what is known of them, without and with excluded rows."""
+    checks = {check.id: check for check in known.get("defaults", ())}
+    statistics = {
+        "mean": "mean",
+        "median": "median",
+        "bias": "bias",
+        "within_intervals": "coverage",
+    }
+    titles = [f"{metric} {said}" for metric in METRICS for said in statistics.values()]
+    constants = sum(one.numbers for one in calibrations.kinds() if one.what == ENGINES)
+    lines = []
+    for given in ("default options", "launch recipes", "three own rows"):
+        for kept, ending in (("without excluded rows", ""), ("all rows", "_of_all")):
+            found = [
+                checks.get(f"headlines.{name}{ending} {given} {metric}")
+                for metric in METRICS
+                for name in statistics
+            ]
+            values = [
+                "-" if one is None or one.value is None else f"{one.value:.1f}" for one in found
+            ]
+            rows = f"{found[0].rows:,}" if found[0] else "-"
+            lines.append((given, kept, *values, rows, str(constants)))
+    return table(("known", "rows", *titles, "rows", "constants"), lines)
+
+
+def excluded_rows(known: Mapping[str, Sequence[Check]]) -> Iterator[tuple[str, str, str]]:
+    """Yield reason, number and source of the excluded deployments."""
+    counts = {check.id: check.rows for check in known.get("defaults", ())}
+    for rule in FACTS.excluded:
+        rows = counts.get(f"exclusions {rule['reason']}")
+        yield rule["reason"], "-" if rows is None else f"{rows:,}", rule["source"]
 
 
 def answers() -> list[Outcome]:

@@ -160,7 +160,7 @@ def difference(document: Mapping[str, Any], file: Path) -> str:
     if not changed:
         return "reproduced"
     pairs = [(before.get(path), after.get(path)) for path in changed]
-    relative = [abs(b / a - 1.0) for a, b in pairs if _is_number(a) and _is_number(b) and a]
+    relative = [abs(b / a - 1.0) for a, b in pairs if is_number(a) and is_number(b) and a]
     return (
         f"{len(changed)} of {len(before)} entries differ, numbers by up to "
         f"{100.0 * max(relative, default=0.0):.2g} %; first: {'.'.join(map(str, changed[0]))} = "
@@ -184,10 +184,11 @@ def leaves(
 
 def count_parameters(content: Mapping[str, Any]) -> int:
     """Return the number of fitted numbers in a calibration."""
-    return sum(_is_number(value) for _, value in leaves(content))
+    return sum(is_number(value) for _, value in leaves(content))
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Return whether an entry of a calibration is a number."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
