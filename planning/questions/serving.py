@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, log2, nan
+from math import ceil, inf, log2, nan
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +32,14 @@ from simulators.serving.demand.workloads import is_trace, load_trace
 from simulators.serving.point import AUTO, CLOSED, DRAFT, RDMA, SPECULATIONS
 from simulators.serving.simulator import SIMULATOR
 from simulators.serving.speculation import survival
-from simulators.workload.llm.parallelism import BACKENDS, GATHERED, HIGH_THROUGHPUT, LOW_LATENCY
+from simulators.workload.llm.memory import weight_bytes
+from simulators.workload.llm.parallelism import (
+    BACKENDS,
+    GATHERED,
+    HIGH_THROUGHPUT,
+    LOW_LATENCY,
+    Parallelism,
+)
 from sweeper.questions import Deadline, Question, flag
 from sweeper.text import number_in
 
@@ -44,6 +51,9 @@ MAX_TP, MAX_EP, MAX_PP = 8, 16, 4
 MAX_EXACT = 4096
 """Number of replicas up to which every number is tried."""
 """Largest degrees tried: tensor parallelism within a node, experts over two, four stages."""
+
+SMALLER = ("fp8", "w4a16")
+"""Precisions offered where those tried are too large or too slow."""
 
 DRAFT_TOKENS = (1, 3, 5)
 """Draft tokens per sequence and iteration."""
@@ -160,6 +170,8 @@ def question_of(flags: ServingFlags) -> Question:
     asked = "the load of the trace" if load.rates == (None,) else f"{rates} requests per second"
     if load.clients:
         asked = f"{', '.join(map(str, load.clients))} concurrent requests"
+    smaller, needed = _remedies(tried, flags.gpus)
+    less = "--concurrency" if load.clients else "--traffic 0.5x" if None in load.rates else "--qps"
     percentiles = sorted({50, flags.percentile, 99})
     latencies = [f"{kind}_p{p}_s" for kind in ("ttft", "tpot") for p in percentiles]
     return Question(
@@ -187,13 +199,13 @@ def question_of(flags: ServingFlags) -> Question:
         described=_described,
         refused=refused,
         too_large=(
-            f"{flags.model} does not fit on {flags.gpus} {flags.gpu}; use more GPUs (--gpus), "
-            "larger GPUs (--gpu) or a smaller precision (--dtype fp8 or w4a16)"
+            f"{flags.model} does not fit on {flags.gpus} {flags.gpu}; use "
+            f"{' or '.join([*smaller, f'--gpus {needed}', 'larger GPUs (--gpu)'])}"
         ),
         among=f"on at most {flags.gpus} of {', '.join(gpus)}",
         advice=(
-            "Use more or faster GPUs (--gpus, --gpu), fewer requests (--qps) or a smaller",
-            "precision (--dtype fp8).",
+            f"Use more or faster GPUs (--gpus, --gpu), fewer requests ({less}), longer deadlines",
+            f"{' or '.join(['(--ttft, --tpot)', *smaller])}.",
         ),
         target=lambda row: "dynamo" if row["pools.prefill_gpus"] else "kubernetes",
     )
@@ -392,6 +404,28 @@ def grids_of(gpus_tried: Sequence[GpuOptions]) -> list[dict[str, Any]]:
         for model, dtypes in one.dtypes.items()
         if dtypes and not one.refused
     ]
+
+
+def _remedies(tried: Sequence[GpuOptions], gpus: int) -> tuple[list[str], int]:
+    """Return flags of smaller precisions that fit, and the fewest GPUs for those tried.
+
+    Both refer to weights in 0.9 of the memory; numbers of GPUs are powers of two.
+    """
+    used, fitting = [], []
+    for one in tried:
+        sheet = load_gpu(one.gpu)
+        for model, dtypes in one.dtypes.items():
+            room = 0.9 * sheet.hbm_bytes
+            bytes_of = {
+                dtype: weight_bytes(load_model(model), Parallelism(), dtype)
+                for dtype in (*dtypes, *SMALLER)
+                if is_supported(sheet.peak_flops, dtype)
+            }
+            least = min((bytes_of[dtype] for dtype in dtypes), default=inf)
+            used += [least / room] if least < inf else []
+            fitting += [d for d, size in bytes_of.items() if size < min(least, gpus * room)]
+    needed = 2 ** max(0, ceil(log2(min(used)))) if used else gpus
+    return [f"--dtype {dtype}" for dtype in SMALLER if dtype in fitting], needed
 
 
 def _replicas(gpus: int) -> str | list[int]:

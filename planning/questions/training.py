@@ -89,8 +89,9 @@ def question_of(flags: TrainingFlags) -> Question:
         too_large=f"no parallelism uses exactly {flags.gpus} GPUs; use a power of two times 8",
         among=f"on {flags.gpus} of {flags.gpu}",
         advice=(
-            "Use more or faster GPUs (--gpus, --gpu), a smaller precision (--dtype fp8), or more",
-            "days (--days).",
+            "Use more or faster GPUs (--gpus, --gpu)"
+            + ("" if "fp8" in flags.dtype else ", a smaller precision (--dtype fp8)"),
+            "or more days (--days).",
         ),
         target=lambda _: "megatron",
     )

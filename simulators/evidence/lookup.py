@@ -362,28 +362,26 @@ def notes_on(gpus: Iterable[str]) -> tuple[str, ...]:
     asked = list(dict.fromkeys(gpus))
     by_sheet = [name for name in asked if not load_gpu(name).validated]
     names = [name for name in unmeasured(asked) if name not in by_sheet]
+    measured = [name for name in asked if name not in (*names, *by_sheet)]
     notes = []
     if names:
-        notes.append(
-            f"No measured kernels for {', '.join(names)}: times are estimated from data sheets and "
-            "from kernels of other GPUs."
-        )
+        said = "times are estimated from data sheets and from kernels of other GPUs"
+        if measured:
+            errors = {name: _transfer_error(load_gpu(name)) for name in names}
+            listed = ", ".join(
+                f"{name} {100 * error:.0f} %" if error < math.inf else f"{name} unknown"
+                for name, error in errors.items()
+            )
+            said += (
+                f" (mean error elsewhere: {listed}). Treat smaller differences to "
+                f"{', '.join(measured)} as a tie"
+            )
+        notes.append(f"No measured kernels for {', '.join(names)}: {said}.")
     if by_sheet:
         notes.append(
             f"No measurements for {', '.join(by_sheet)}: times are lower bounds from data sheets, "
             f"which no library reaches. Widest interval: {BY_SHEET.lo[0]:g} to {BY_SHEET.hi[0]:g} "
             "times the bound."
-        )
-    measured = [name for name in asked if name not in (*names, *by_sheet)]
-    if names and measured:
-        errors = {name: _transfer_error(load_gpu(name)) for name in names}
-        listed = ", ".join(
-            f"{name} {100 * error:.0f} %" if error < math.inf else f"{name} unknown"
-            for name, error in errors.items()
-        )
-        notes.append(
-            f"Mean error of kernel times transferred from other GPUs: {listed}. Treat smaller "
-            f"differences to {', '.join(measured)} as a tie."
         )
     notes += [
         f'{name} has the rates of {original}: with  like = "{original}"  in its file it takes what '

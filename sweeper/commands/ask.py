@@ -325,6 +325,8 @@ class Answer:
             else:
                 bests.append(best.design)
                 self._print_best(best, found)
+        for line in dict.fromkeys(map(self._accuracy, bests)):
+            print_words(line)
         limits = [
             f"{self.last.word(d.metric)} <= {self.last.human(d.metric, d.limit)}"
             for d in self.question.deadlines
@@ -454,7 +456,6 @@ class Answer:
             print_words(
                 f"Time by evidence: {shares}{evidence.weakest_in_words(last.simulator, row)}."
             )
-        print_words(self._accuracy(row))
         if (second := self._next_best(best)) is not None:
             print_words(self._alternative(row, second))
         for prices in question.prices[1:]:
