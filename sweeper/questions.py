@@ -114,6 +114,15 @@ class ReadsLogs(Protocol):
             UserError: the text contains no known metric.
         """
 
+    def at_log(
+        self, point: Mapping[str, Any], text: str, source: str
+    ) -> tuple[Mapping[str, Any], Sequence[str]]:
+        """Return the inputs that give a design the load of a log, and differences in words.
+
+        Raises:
+            UserError: the log is of something else than the design.
+        """
+
     def lesson(self, errors: Mapping[str, float]) -> str:
         """Return advice from the relative errors of predictions; may be empty."""
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import numpy as np
 
+from planning.logged_load import at_logged_load, logged_load
 from simulators.core.errors import UserError
 from simulators.core.fields import point_from
 from simulators.core.folder import read_toml
@@ -171,6 +172,12 @@ class ServingLoadTests:
     """Read load-test logs, and format runs as load-test reports."""
 
     read_log = staticmethod(read_log)
+
+    def at_log(
+        self, point: Mapping[str, Any], text: str, source: str
+    ) -> tuple[Mapping[str, Any], Sequence[str]]:
+        """Return the fields that give a design the load of a log, and notes on differences."""
+        return at_logged_load(logged_load(_objects(text), text), point, source)
 
     def lesson(self, errors: Mapping[str, float]) -> str:
         """Return a hint on how to correct the prediction of TPOT, or nothing."""

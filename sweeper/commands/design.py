@@ -398,8 +398,18 @@ def _change(a: Any, b: Any) -> str:
 def _compare_log(design: StoredDesign, file: Path, *, as_json: bool) -> int:
     last, row = design.last, design.row
     text, reader = read_text(file), known_beside(last.simulator, LOAD_TESTS)
-    logged = reader.read_log(text, str(file)) if isinstance(reader, ReadsLogs) else {}
+    logged: Mapping[str, float] = {}
+    notes: Sequence[str] = ()
+    if isinstance(reader, ReadsLogs):
+        logged = reader.read_log(text, str(file))
+        changes, notes = reader.at_log(design.point, text, str(file))
+        known = {c.name for c in columns_of(last.simulator.point)}
+        if changes := {n: v for n, v in changes.items() if n in known}:
+            row = {**row, **changes, **evaluated(last.simulator, {**row, **changes})}
     found = {n: v for n, v in logged.items() if row.get(n) is not None}
+    if not found and logged:
+        said = " ".join(notes) or f"the design states none of {', '.join(logged)}"
+        raise UserError(f"{file} cannot be compared with {design.key[:SHOWN]}: {said}")
     if not found:
         raise UserError(f"{file} contains no metric that '{last.space.simulator}' predicts")
     errors = {n: row[n] / v - 1 for n, v in found.items() if v}
@@ -408,7 +418,7 @@ def _compare_log(design: StoredDesign, file: Path, *, as_json: bool) -> int:
             {"metric": n, "measured": v, "predicted": row[n], "error": errors.get(n)}
             for n, v in found.items()
         ]
-        print(json.dumps({"key": design.key, "metrics": table}, indent=1))
+        print(json.dumps({"key": design.key, "notes": list(notes), "metrics": table}, indent=1))
         return 0
     lines = [
         ["", n, last.human(n, v), last.human(n, float(row[n])), f"{errors[n]:+.1%}" if v else ""]
@@ -416,6 +426,8 @@ def _compare_log(design: StoredDesign, file: Path, *, as_json: bool) -> int:
     ]
     title = f"{design.key[:SHOWN]} compared with {file}"
     print_table(title, ["", "metric", "measured", "predicted", "error"], lines)
+    for note in notes:
+        print_words(note)
     if isinstance(reader, ReadsLogs) and (lesson := reader.lesson(errors)):
         print(f"\n{lesson}")
     return 0
