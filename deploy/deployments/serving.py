@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from deploy.templates import filled, label
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.engine import ServingEngine, load_engine
 from simulators.catalog.gpu import GPU_SCALES, load_gpu
-from simulators.catalog.model import LanguageModel, load_model
+from simulators.catalog.model import LanguageModel, checkpoint_of, load_model
 from simulators.composition.replica import NOTHING
 from simulators.core.errors import UnknownNameError, UserError, unknown
 from simulators.core.fields import point_from, updated
@@ -119,7 +118,7 @@ class ServingDeployments:
     def benchmark(self, point: Mapping[str, Any], client: str, trace: str) -> Benchmark:
         """Return the benchmark that measures a design; see `deploy.benchmark.benchmark`."""
         design = point_from(ServingPoint, point)
-        repository = repository_of(load_model(design.model))
+        repository = repository_of(load_model(design.model), design.workload)
         return benchmark(design, engine_of(design), repository, client, trace)
 
 
@@ -222,7 +221,8 @@ def launch_of(point: ServingPoint, engine: str) -> EngineCommand:
     assert not undocumented, f"{sheet.name} documents no option {undocumented}"
     gpus = point.tp * point.pp * point.attention_dp
     nodes = math.ceil(gpus / cluster_for(point.cluster, load_gpu(point.gpu)).gpus_per_node)
-    return EngineCommand(sheet, repository_of(model), words, nodes, gpus, file)
+    repository = repository_of(model, point.workload)
+    return EngineCommand(sheet, repository, words, nodes, gpus, file)
 
 
 def with_stated_options(point: ServingPoint) -> ServingPoint:
@@ -307,19 +307,19 @@ def adapter_slots(point: ServingPoint) -> int:
     return slots_of(point)
 
 
-def repository_of(model: LanguageModel) -> str:
-    """Return the Hugging Face repository named by the `source` of a model.
+def repository_of(model: LanguageModel, workload: str = "") -> str:
+    """Return the Hugging Face repository of a model, for chats that with a chat template.
 
     Raises:
-        UserError: no repository is named.
+        UserError: the model's `source` names no repository.
     """
-    found = re.search(r"([\w.-]+/[\w.-]+) config\.json", model.source)
+    found = checkpoint_of(model, workload)
     if not found:
         raise UserError(
             f"the TOML file of '{model.name}' names no repository; write one into its `source`, as "
             'in "meta-llama/Llama-2-70b-hf config.json"'
         )
-    return found[1]
+    return found
 
 
 def _engines_of(scheduler: str) -> list[str]:

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf, log2, nan
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ from jinja2 import Template
 from planning.prefilter import Prefilter
 from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.catalog.model import LanguageModel, load_model
+from simulators.catalog.model import LanguageModel, checkpoint_of, load_model
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
 from simulators.catalog.price import HOURS_PER_YEAR, load_prices
 from simulators.composition.engine_defaults import is_supported
@@ -143,9 +143,10 @@ def question_of(flags: ServingFlags) -> Question:
     Raises:
         UserError: a number is not above zero, or a name is unknown.
     """
+    flags = replace(flags, dtype=flags.dtype.lower())
     _check(flags)
     models = _named(flags.model, _model_name)
-    substitutes = _substitutes(flags.model)
+    substitutes = _substitutes(flags.model, flags.workload)
     gpus = _named(flags.gpu, lambda name: load_gpu(name).name)
     own = f":{flags.price.replace(',', '+')}" if flags.price else ""
     prices = [name + own for name in _named(flags.prices, lambda name: load_prices(name).name)]
@@ -235,7 +236,7 @@ def _model_name(word: str) -> str:
     return MODELS.name_of(word)
 
 
-def _substitutes(words: str) -> str:
+def _substitutes(words: str, workload: str = "") -> str:
     """Return a note for each checkpoint simulated as another one of the same shapes.
 
     >>> _substitutes("meta-llama/Llama-3.1-8B-Instruct,meta-llama/Llama-3.1-8B,qwen3_32b")
@@ -247,7 +248,9 @@ def _substitutes(words: str) -> str:
     for word in (word.strip() for word in words.split(",")):
         model, name = load_model(word), MODELS.name_of(word)
         sources = model.source.lower().replace(",", " ").replace(";", " ").split()
-        if "/" in word and not Path(word).is_file() and word.lower() not in sources:
+        deployed = checkpoint_of(model, workload)
+        is_known = word.lower() in (*sources, deployed.lower())
+        if "/" in word and not Path(word).is_file() and not is_known:
             found.append(f"; {word} is simulated as {name}, whose checkpoint is deployed")
         elif name in model.variants:
             found.append(f"; {word} is simulated as {model.name}, which has the same shapes")
@@ -508,7 +511,9 @@ def _pools(
 
 
 def _known(names: str, option: str, known: Sequence[str]) -> list[str]:
-    found = list(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))
+    spelt = {name.lower(): name for name in known}
+    words = [word.strip() for word in names.split(",") if word.strip()]
+    found = list(dict.fromkeys(spelt.get(word.lower(), word) for word in words))
     for name in found:
         if name not in known:
             raise UserError(f"{option} {name}: choose from {', '.join(known)}")

@@ -6,6 +6,7 @@ Numbers of parameters are computed from the sizes and agree with the published n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +23,9 @@ OVERLAPPED = 4
 """Compression ratio of DeepSeek-V4 whose windows overlap, and whose keys an indexer selects."""
 CONVOLVED = 4
 """Tokens seen by the short convolution of a layer with a state."""
+
+CHATS = ("chat", "sharegpt", "sharegpt_v3")
+"""Workloads of chats."""
 
 STATE_RULES = ("delta", "kda", "ssd")
 """State updates: gated delta rule (Yang et al., 2024), Kimi delta attention, with a gate per number
@@ -301,9 +305,26 @@ def load_model(name: str) -> LanguageModel:
     return replace(
         model,
         source=variant.source,
+        aliases=variant.aliases,
         max_context=context or model.max_context,
         formats=formats or model.formats,
     )
+
+
+def checkpoint_of(model: LanguageModel, workload: str = "") -> str:
+    """Return the Hugging Face repository of a model; empty if its `source` names none.
+
+    Chats get the checkpoint with a chat template, if an alias of the model names one.
+
+    >>> checkpoint_of(load_model("llama2_7b")), checkpoint_of(load_model("llama2_7b"), "chat")
+    ('meta-llama/Llama-2-7b-hf', 'meta-llama/Llama-2-7b-chat-hf')
+    """
+    found = re.search(r"([\w.-]+/[\w.-]+) config\.json", model.source)
+    if not found or workload not in CHATS:
+        return found[1] if found else ""
+    base = re.sub(r"(-hf|-v[\d.]+)$", "", found[1])
+    chat = re.compile(rf"{re.escape(base)}-(instruct|chat|it)(-hf|-v[\d.]+)?", re.I)
+    return next(filter(chat.fullmatch, model.aliases), found[1])
 
 
 def _model(path: Path) -> LanguageModel:

@@ -51,6 +51,17 @@ class ValueRule:
             return self.broken_by("", value) is None
         return bool(self.at_least <= value <= self.at_most and self.above < value < self.below)
 
+    def spelt(self, word: str) -> str:
+        """Return the allowed word that differs from a word in capitals alone, or the word.
+
+        >>> ValueRule(known=("fp8", "fp16")).spelt("FP8")
+        'fp8'
+        """
+        if not (self.known or self.reads) or self.broken_by("", word) is None:
+            return word
+        lower = next((known for known in self.known if known.lower() == word.lower()), word.lower())
+        return word if self.broken_by("", lower) else lower
+
     def broken_by(self, name: str, value: Any) -> UserError | None:
         """Return the error for a value of the field `name`, or None if the value is allowed.
 

@@ -69,8 +69,12 @@ class Factor:
         )
 
 
-def values_of(name: str, written: Any, kind: pa.DataType, *, nullable: bool) -> tuple[Scalar, ...]:
+def values_of(
+    name: str, written: Any, kind: pa.DataType, *, nullable: bool, repeat: bool = False
+) -> tuple[Scalar, ...]:
     """Return the values of one axis, cast to the type of the simulator's field.
+
+    Values may `repeat` in zipped axes.
 
     >>> values_of("n", "pow2 1..8", pa.int64(), nullable=False)
     (1, 2, 4, 8)
@@ -87,9 +91,8 @@ def values_of(name: str, written: Any, kind: pa.DataType, *, nullable: bool) -> 
     if not items:
         raise UserError(f"axis '{name}' has no values; {EXPECTED}")
     values = tuple(cast(name, item, kind, nullable=nullable) for item in items)
-    if len(set(values)) < len(values):
-        twice = next(v for i, v in enumerate(values) if v in values[:i])
-        raise UserError(f"axis '{name}' has the value {twice!r} twice")
+    if not repeat:
+        _check_distinct(f"axis '{name}' has the value", values)
     return values
 
 
@@ -197,7 +200,11 @@ def factors_of(written: SpaceConfig, simulator: Simulator) -> tuple[Factor, ...]
     for name in written.axes:
         if union and name in union.columns:
             raise UserError(f"axis '{name}' stands both in `axes` and in `union`")
-    columns = {name: axis_values(name, v, simulator) for name, v in written.axes.items()}
+    zipped = {name for one in written.zip for name in ([one] if isinstance(one, str) else one)}
+    columns = {
+        name: axis_values(name, v, simulator, repeat=name in zipped)
+        for name, v in written.axes.items()
+    }
     factors = _zipped(columns, written.zip)
     if union:
         factors.append(union)
@@ -214,8 +221,19 @@ def defaults(simulator: Simulator, given: Container[str]) -> tuple[Factor, ...]:
     return tuple(Factor({name: (value,)}) for name, value in left.items())
 
 
-def axis_values(name: str, written: Any, simulator: Simulator) -> tuple[Scalar, ...]:
-    """Return the values of one axis, in the type of the simulator's column."""
+def _check_distinct(what: str, values: Sequence[Any]) -> None:
+    if len(set(values)) < len(values):
+        twice = next(v for i, v in enumerate(values) if v in values[:i])
+        raise UserError(f"{what} {twice!r} twice")
+
+
+def axis_values(
+    name: str, written: Any, simulator: Simulator, *, repeat: bool = False
+) -> tuple[Scalar, ...]:
+    """Return the values of one axis, in the type of the simulator's column.
+
+    Values of a zipped axis may `repeat`.
+    """
     columns = {c.name: c for c in columns_of(simulator.point)}
     if name in option_groups(simulator.point):
         options = [known for known in columns if known.startswith(f"{name}.")]
@@ -228,16 +246,16 @@ def axis_values(name: str, written: Any, simulator: Simulator) -> tuple[Scalar, 
     column, kind = columns[name], schema_of(simulator.point).field(name).type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         written = number(written, column.metadata.get("unit", ""))
-    values = values_of(name, written, kind, nullable=column.is_nullable)
+    values = values_of(name, written, kind, nullable=column.is_nullable, repeat=repeat)
     if rule := column.metadata.get("rule"):
+        values = tuple(rule.spelt(v) if isinstance(v, str) else v for v in values)
         wrong = (rule.broken_by(name, v) for v in values if isinstance(v, int | float))
         if error := next(filter(None, wrong), None):
             raise UserError(f"axis {error}")
     if folder := column.metadata.get("names", ""):
         usual = (None, column.default, column.metadata.get("otherwise"))
-        found = (v if v in usual else _found(folder, str(v)) for v in values)
-        values = tuple(dict.fromkeys(found))
-    return values
+        values = tuple(v if v in usual else _found(folder, str(v)) for v in values)
+    return values if repeat else tuple(dict.fromkeys(values))
 
 
 def _found(kind: str, value: str) -> str:
@@ -250,6 +268,8 @@ def _found(kind: str, value: str) -> str:
         return value
     if (name := named(kind, value)) != value or folder.has(value):
         return name
+    if spelt := next((n for n in folder.names() if n.lower() == value.lower()), ""):
+        return spelt
     looks_like_module = "." in value and os.sep not in value and folder.suffix == ".py"
     if os.sep in value or (Path(value).suffix and not looks_like_module):
         raise UserError(f"{kind} '{value}': there is no such file (seen from {Path.cwd()})")
@@ -275,7 +295,12 @@ def _zipped(
                 raise UserError(f"`zip` names '{name}' twice")
             home[name] = group
     together = dict.fromkeys(tuple(home.get(name, [name])) for name in columns)
-    return [Factor({n: columns[n] for n in group}) for group in together]
+    factors = [Factor({n: columns[n] for n in group}) for group in together]
+    for factor in factors:
+        if len(factor.columns) > 1:
+            rows = list(zip(*factor.columns.values(), strict=True))
+            _check_distinct(f"`zip` has the values of {', '.join(factor.columns)}", rows)
+    return factors
 
 
 def _union(grids: Sequence[Mapping[str, Any]], simulator: Simulator) -> Factor | None:

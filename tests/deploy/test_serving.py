@@ -285,7 +285,7 @@ def test_disaggregated_pools_become_two_worker_types() -> None:
 def test_llm_d_gets_chart_values_for_both_pools() -> None:
     text = deployment(POOLS, "llm_d", "mine")
     values = yaml.safe_load(text)
-    assert values["modelArtifacts"]["uri"] == "hf://meta-llama/Llama-3.1-70B"
+    assert values["modelArtifacts"]["uri"] == "hf://meta-llama/Llama-3.1-70B-Instruct"
     for role, replicas, tp, gpu in (
         ("prefill", 4, 2, "H100-80GB-HBM3"),
         ("decode", 2, 4, "H200"),

@@ -90,8 +90,8 @@ def test_ask_names_the_missing_budget(workplace: Path, capsys: pytest.CaptureFix
 def test_ask_reports_a_substituted_model_file(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = "meta-llama/Llama-3.1-8B-Instruct is simulated as llama3_1_8b"
-    asked = QUESTION.replace("llama3_1_8b", "meta-llama/Llama-3.1-8B-Instruct")
+    said = "nvidia/Llama-3.1-8B-Instruct-FP8 is simulated as llama3_1_8b"
+    asked = QUESTION.replace("llama3_1_8b", "nvidia/Llama-3.1-8B-Instruct-FP8")
     assert said in " ".join(ask(asked, capsys).split())
     assert "is simulated as" not in ask(QUESTION, capsys)
 
