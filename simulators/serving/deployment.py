@@ -19,6 +19,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -45,11 +46,21 @@ from simulators.core.calibration import read_calibration
 from simulators.core.columns import numbers, table_of
 from simulators.core.contract import fact
 from simulators.core.errors import Infeasible
-from simulators.core.fields import updated
+from simulators.core.fields import columns_of, updated
 from simulators.core.folder import once
 from simulators.core.jit import Floats, Ints
 from simulators.kernels.energy import idle_w_of, with_power_shares
-from simulators.serving.point import AUTO, NONE, NUCLEUS, OFF, ON, OVERLAPPED, UNIFIED, ServingPoint
+from simulators.serving.point import (
+    AUTO,
+    NONE,
+    NUCLEUS,
+    OFF,
+    ON,
+    OVERLAPPED,
+    UNIFIED,
+    PoolsConfig,
+    ServingPoint,
+)
 from simulators.serving.row_groups import kinds_of
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.parallelism import (
@@ -88,17 +99,27 @@ class Deployment:
 CUT = ("tp", "pp", "ep", "attention_dp", "moe.redundant_experts")
 """Fields of a point that set the parallelism of a replica."""
 
-POOLS = (
-    "pools.prefill_gpus",
-    "pools.decode_gpus",
-    "pools.prefill_tp",
-    "pools.decode_tp",
-    "pools.decode_gpu",
-)
-"""Fields of a point that describe separate pools."""
+OF_POOL = {
+    "gpu": "gpu",
+    "tp": "tp",
+    "ep": "ep",
+    "attention_dp": "attention_dp",
+    "chunk_size": "chunk_size",
+    "max_batch": "max_batch",
+    "memory_fraction": "memory_fraction",
+    "moe_backend": "moe.backend",
+    "redundant_experts": "moe.redundant_experts",
+}
+"""Options of a deployment that a pool may set itself, by their name after that of the pool."""
 
-ONE_POOL: Mapping[str, Any] = {**dict.fromkeys(POOLS, 0), "pools.decode_gpu": NOTHING}
-"""Values of these fields without separate pools."""
+ONE_POOL: Mapping[str, Any] = {
+    f"pools.{column.name}": column.default
+    for column in columns_of(PoolsConfig)
+    if column.name.startswith(("prefill_", "decode_"))
+}
+"""Fields of a point that describe separate pools, and their values without."""
+
+POOLS = tuple(ONE_POOL)
 
 
 @dataclass(frozen=True)
@@ -212,27 +233,31 @@ def pools_of(point: ServingPoint) -> tuple[ServingPoint, ...]:
     if not asked.prefill_gpus or not asked.decode_gpus:
         gpus = f"prefill_gpus {asked.prefill_gpus}, decode_gpus {asked.decode_gpus}"
         raise Infeasible("one_pool_without_the_other", gpus)
-    return (
-        _pool(point, "prefill", asked.prefill_gpus, asked.prefill_tp, point.gpu),
-        _pool(point, "decode", asked.decode_gpus, asked.decode_tp, asked.decode_gpu),
-    )
+    return tuple(_pool(point, pool) for pool in ("prefill", "decode"))
 
 
-def _pool(point: ServingPoint, name: str, gpus: int, tp: int, gpu: str) -> ServingPoint:
-    """Return the point of one pool; unset fields are those of the whole deployment."""
-    tp = tp or point.tp
-    each = tp * point.pp * point.attention_dp
-    if gpus % each:
-        raise Infeasible(f"{name}_pool_is_no_whole_replicas", f"{gpus} GPUs, {each} a replica")
+def _pool(point: ServingPoint, pool: str) -> ServingPoint:
+    """Return the point of one pool; unset options are those of the whole deployment."""
     if point.scheduling.async_scheduling == ON:
         raise Infeasible("async_scheduling_has_no_separate_pools")
-    own = {
-        "gpu": point.gpu if gpu == NOTHING else gpu,
-        "tp": tp,
-        "replicas": point.replicas * gpus // each,
-        "scheduling.async_scheduling": OFF,
+    own = own_options(lambda name: attrgetter(name)(point), pool)
+    part = updated(point, {**ONE_POOL, **own, "scheduling.async_scheduling": OFF})
+    gpus, each = getattr(point.pools, f"{pool}_gpus"), part.tp * part.pp * part.attention_dp
+    if gpus % each:
+        raise Infeasible(f"{pool}_pool_is_no_whole_replicas", f"{gpus} GPUs, {each} a replica")
+    return replace(part, replicas=point.replicas * gpus // each)
+
+
+def own_options(value: Callable[[str], Any], pool: str) -> dict[str, Any]:
+    """Return the options that a pool sets itself; `value` returns that of a field by name."""
+    names = {option: f"pools.{pool}_{name}" for name, option in OF_POOL.items()}
+    stated = {option: value(name) for option, name in names.items() if name in ONE_POOL}
+    unset = (None, NOTHING)
+    return {
+        option: own
+        for option, own in stated.items()
+        if own not in unset and (option, own) != ("tp", 0)
     }
-    return updated(point, {**ONE_POOL, **own})
 
 
 def _combined(pools: Sequence[Deployment]) -> Deployment:
@@ -361,20 +386,19 @@ def describe(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _facts(row: Mapping[str, Any]) -> tuple[float, ...]:
     """Return the facts of one replica; with separate pools, of the pool with less free memory."""
-    dp, routing = row["attention_dp"], Routing(redundant=row["moe.redundant_experts"])
     model, dtype = load_model(row["model"]), row["dtype"]
     dtype = checkpoint_dtype(row["model"], row["gpu"]) if dtype == AUTO else dtype
-    gpus, pools = row["tp"] * row["pp"] * dp, [(row["gpu"], row["tp"])]
+    cuts, gpus = [row], row["tp"] * row["pp"] * row["attention_dp"]
     if row["pools.prefill_gpus"]:
         gpus = row["pools.prefill_gpus"] + row["pools.decode_gpus"]
-        decode_gpu = row["gpu"] if row["pools.decode_gpu"] == NOTHING else row["pools.decode_gpu"]
-        pools = [(row["gpu"], row["pools.prefill_tp"]), (decode_gpu, row["pools.decode_tp"])]
+        cuts = [{**row, **own_options(row.get, pool)} for pool in ("prefill", "decode")]
     found = []
-    for gpu, tp in pools:
-        layout = Parallelism(tp or row["tp"], row["pp"], row["ep"], dp, routing)
+    for cut in cuts:
+        routing = Routing(redundant=cut["moe.redundant_experts"])
+        layout = Parallelism(cut["tp"], cut["pp"], cut["ep"], cut["attention_dp"], routing)
         weights = weight_bytes(model, layout, dtype)
         kv = kv_bytes_per_token(model, layout, row["kv_dtype"])
-        found.append((weights, kv, float(load_gpu(gpu).hbm_bytes)))
+        found.append((weights, kv, float(load_gpu(cut["gpu"]).hbm_bytes)))
     return gpus, *max(found, key=lambda one: one[0] / one[2]), float(model.parameters)
 
 

@@ -59,6 +59,13 @@ def one_of(
     return declare(doc, known=known, default=known[0], **options)
 
 
+def of_pool(pool: str, option: str, **rule: Any) -> Any:
+    """Declare an option of one of two separate pools, by default that of the whole deployment."""
+    default = NOTHING if "known" in rule else None
+    unset = default or "null"
+    return built(f"{option} of {pool} replicas; {unset}: {option}", default=default, **rule)
+
+
 @dataclass(frozen=True)
 class SpeculationConfig:
     """Speculative decoding."""
@@ -138,9 +145,25 @@ class PoolsConfig:
     decode_gpus: int = built("GPUs of decode replicas, per copy", at_least=0, default=0)
     prefill_tp: int = built("tp of prefill replicas; 0: tp", at_least=0, default=0)
     decode_tp: int = built("tp of decode replicas; 0: tp", at_least=0, default=0)
-    decode_gpu: str = built(
-        "GPU of decode replicas; nothing: the same", names="gpu", default=NOTHING
+    prefill_ep: int | None = of_pool("prefill", "ep", at_least=1)
+    decode_ep: int | None = of_pool("decode", "ep", at_least=1)
+    prefill_attention_dp: int | None = of_pool("prefill", "attention_dp", at_least=1)
+    decode_attention_dp: int | None = of_pool("decode", "attention_dp", at_least=1)
+    prefill_chunk_size: int | None = of_pool("prefill", "chunk_size", at_least=1)
+    decode_chunk_size: int | None = of_pool("decode", "chunk_size", at_least=1)
+    prefill_max_batch: int | None = of_pool("prefill", "max_batch", at_least=1)
+    decode_max_batch: int | None = of_pool("decode", "max_batch", at_least=1)
+    prefill_memory_fraction: float | None = of_pool(
+        "prefill", "memory_fraction", above=0.0, at_most=1.0
     )
+    decode_memory_fraction: float | None = of_pool(
+        "decode", "memory_fraction", above=0.0, at_most=1.0
+    )
+    prefill_moe_backend: str = of_pool("prefill", "moe.backend", known=(NOTHING, *BACKENDS))
+    decode_moe_backend: str = of_pool("decode", "moe.backend", known=(NOTHING, *BACKENDS))
+    prefill_redundant_experts: int | None = of_pool("prefill", "moe.redundant_experts", at_least=0)
+    decode_redundant_experts: int | None = of_pool("decode", "moe.redundant_experts", at_least=0)
+    decode_gpu: str = built("GPU of decode replicas; nothing: gpu", names="gpu", default=NOTHING)
     kv_link: str = one_of(
         "link of KV transfers: nvlink (within a node), rdma, ethernet, infinite, or auto "
         "(NVLink within a node, else RDMA)",

@@ -147,13 +147,13 @@ class PreparedRun:
         first, *others = self.pools
         decoders = None
         for decode in others:
-            ends = (pool.deployment.hardware.replica for pool in self.pools)
+            ends = [(pool.deployment.hardware.replica, pool.limits.ranks) for pool in self.pools]
             decoders = Decoders(
                 limits=decode.limits,
                 replicas=decode.replicas,
                 shape=decode.table.shape,
                 table=decode.table.table,
-                link=link_of(self.point, *ends),
+                link=link_of(self.point, ends),
             )
         requests = _with_shared_prefixes(self.point, self.admitted)
         state = serve(
@@ -303,7 +303,7 @@ def logged_run(point: ServingPoint) -> ServingRun:
         raise UserError(f"fidelity '{point.fidelity}' has no events to report; ask for '{EVENT}'")
     check_point(point)
     state = run_of(point).state
-    batches = int(state.pool[:, at.ITERATIONS].sum() * state.limits[at.RANKS])  # at most
+    batches = int(state.pool[:, at.ITERATIONS].sum() * state.own[:, at.RANKS].max())  # at most
     return run_of(point, log_rows=batches)
 
 

@@ -174,6 +174,40 @@ def test_layerwise_transfer_overlaps_prefill(token_s: float, left_s: float) -> N
     assert after_s == pytest.approx(left_s)
 
 
+@pytest.mark.parametrize("scheduler", TAKE_UP)
+@pytest.mark.parametrize("prefix_caching", [False, True])
+def test_a_prefill_replica_never_holds_more_blocks_than_it_has(
+    scheduler: str, prefix_caching: bool
+) -> None:
+    """Blocks stay allocated until the cache has been sent, although nothing runs meanwhile."""
+    caches = prefix_caching and load_scheduler(scheduler).caches_prefixes
+    memory = {"blocks": 180, "token_budget": 16_384, "max_prefill_tokens": 16_384}
+    link = KVLink(setup_s=0.01, token_s=1e-5)
+    more = {"prompt": 2_000, "output": 100, "prefix_caching": caches, **memory}
+    state = pooled(20, scheduler, link=link, readers=1, decoders=1, gap_s=0.001, **more)
+    assert (state.times[:, at.COMPLETED] > 0.0).all()
+    assert state.pool[0, at.MAX_USED_BLOCKS] <= 180
+
+
+def test_pools_may_differ_in_data_parallel_attention() -> None:
+    """Pools with options of their own equal a deployment that sets them for both."""
+    both = updated(
+        APART,
+        {"pools.prefill_gpus": 4, "pools.decode_gpus": 4, "attention_dp": 4, "requests": 60},
+    )
+    own = {"attention_dp": 1, "pools.prefill_attention_dp": 4, "pools.decode_attention_dp": 4}
+    assert simulate(updated(both, own)) == simulate(both)
+    for pool, ranks in (("prefill", (4, 1)), ("decode", (1, 4))):
+        changes = {"attention_dp": 1, f"pools.{pool}_attention_dp": 4}
+        point = updated(both, {**changes, "pools.prefill_tp": 1, "scheduler": "sglang"})
+        run = run_of(point)
+        assert tuple(run.state.own[:, at.RANKS]) == ranks
+        assert run.metrics().completed_requests == 60
+        passes = {r.count for r in SIMULATOR.explain(values_of(point)) if r.name == "embedding"}
+        mean = float((run.state.request[:, at.OUTPUT] - 1).mean())
+        assert sorted(passes) == pytest.approx([1.0, mean])
+
+
 def test_pools_may_differ_in_parallelism_and_gpu() -> None:
     point = replace(
         APART,
@@ -232,10 +266,13 @@ def test_kv_link_bandwidth_is_the_minimum_of_both_ends() -> None:
     one = deployed.pools[0].hardware.replica
     wide = replace(one, layout=replace(one.layout, tp=8))
     rdma = replace(APART, pools=replace(APART.pools, kv_link="rdma"))
-    assert link_of(rdma, one, wide) == link_of(rdma, wide, one) == link_of(rdma, one, one)
-    assert link_of(rdma, one, one).token_s > 5.0 * link_of(APART, one, one).token_s  # NVLink
+    same, mixed = [(one, 1), (one, 1)], [(one, 1), (wide, 1)]
+    assert link_of(rdma, mixed) == link_of(rdma, mixed[::-1]) == link_of(rdma, same)
+    assert link_of(rdma, same).token_s > 5.0 * link_of(APART, same).token_s  # NVLink
     own = replace(rdma, pools=replace(rdma.pools, kv_link_bytes_per_s=2.0**30))
-    assert link_of(own, one, one).token_s == 2 * 32 * 8 * 128 * 2 / 2.0**30
+    assert link_of(own, same).token_s == 2 * 32 * 8 * 128 * 2 / 2.0**30
+    ranks = replace(one, layout=replace(one.layout, attention_dp=8))
+    assert link_of(own, [(ranks, 8), (ranks, 8)]) == link_of(own, same)
 
 
 def test_memory_facts_describe_the_fuller_pool() -> None:

@@ -155,11 +155,14 @@ def _steps_and_passes(state: ReplicaState) -> tuple[dict[str, Step], dict[str, f
     prefills = requests - decodes
     completed = max(1, int((state.times[:, at.COMPLETED] >= 0.0).sum()))
     passes = {PROMPT: prefills.sum() / completed, LATER: decodes.sum() / completed}
-    if (ranks := int(state.limits[at.RANKS])) > 1:
-        iteration = np.stack([replica // ranks, formed_s])
+    if (state.own[:, at.RANKS] > 1).any():
+        first = int(state.limits[at.PREFILL_REPLICAS])
+        begin = np.where((first > 0) & (replica >= first), first, 0)
+        ranks = state.own[(begin > 0).astype(int), at.RANKS]
+        iteration = np.stack([begin + (replica - begin) // ranks, formed_s])
         order = np.lexsort([prompts + decodes * (1.0 + drafted), *iteration])
         busiest = order[np.diff(iteration[:, order], append=np.nan).any(axis=0)]
-        prefills, prompts, decodes = (ranks * of[busiest] for of in (prefills, prompts, decodes))
+        prefills, prompts, decodes = ((ranks * of)[busiest] for of in (prefills, prompts, decodes))
         drafted = drafted[busiest]
     asked, answered = state.request[:, [at.PROMPT, at.OUTPUT]].T.astype(float)
     context = float(answered @ (asked + answered / 2.0)) / max(float(answered.sum()), 1.0)

@@ -363,7 +363,7 @@ class ServingRun:
         work_by_pool = [sums_within(self.state, window, whole, n) for n in range(len(self.tables))]
         work, pool = total_work(work_by_pool), self.state.pool
         share = self.running_share(window)
-        ranks = int(self.state.limits[at.RANKS])
+        ranks = int(self.state.own[-1, at.RANKS])  # of a decode replica
         first, last = pools_of(point)[0], pools_of(point)[-1]
         columns: dict[str, Any] = {
             **_latencies(measured),

@@ -28,6 +28,7 @@ from simulators.serving.engine.replica import (
     kernel,
     log_batch,
     pool_of,
+    ranks_with,
 )
 
 
@@ -72,7 +73,8 @@ def combine_ranks(state: ReplicaState, first: int) -> int:
     keys. Experts process the tokens of all ranks. Collectives wait for the tokens of all other
     ranks: longest on the rank with the fewest tokens, `(ranks - 1) / ranks` of all if balanced.
     """
-    ranks, busiest, together, least = state.limits[at.RANKS], first, 0.0, inf
+    busiest, together, least = first, 0.0, inf
+    _, ranks = ranks_with(state, first)
     for rank in range(first, first + ranks):
         least = min(least, state.step[rank, at.TOKENS] if state.sizes[rank] > 0 else 0.0)
         if state.sizes[rank] > 0:
@@ -88,8 +90,9 @@ def combine_ranks(state: ReplicaState, first: int) -> int:
             for column in range(at.STEP_COLUMNS):
                 state.priced[rank, column] = state.step[busiest, column] * ranks
             state.priced[rank, at.ALL_RANK_TOKENS] = together
-            longest = (together - least) * ranks / (together * max(1, ranks - 1))
-            state.priced[rank, at.RANK_IMBALANCE] = longest - 1.0
+            if ranks > 1:
+                longest = (together - least) * ranks / (together * (ranks - 1))
+                state.priced[rank, at.RANK_IMBALANCE] = longest - 1.0
     return int(state.priced[busiest, at.DECODES])
 
 
@@ -361,8 +364,7 @@ def stop_repeating(state: ReplicaState, replica: int) -> int:
     Returns the number of batches in flight of a rank.
     """
     stages = state.limits[at.MAX_CONCURRENT_BATCHES]
-    ranks = state.limits[at.RANKS]
-    first = replica - replica % ranks
+    first, ranks = ranks_with(state, replica)
     for slot in range(first * stages, (first + ranks) * stages):
         state.rounds[slot, at.REPEATS] = 0
     return stages  # type: ignore[no-any-return]

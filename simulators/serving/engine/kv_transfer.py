@@ -8,14 +8,15 @@ after another. With transfer by layer (Splitwise), layers are sent during the pr
 least the last layer, is sent afterwards. A request that has to wait for blocks sends its whole
 cache afterwards.
 
-The GPUs of a replica send their shares of a KV cache in parallel, each over its own link; if `tp`
-differs between pools, the replica with fewer GPUs sets the rate. The efficiency of a link and the
+The GPUs of a replica send their shares of a KV cache in parallel, each over its own link; the
+pool whose GPUs hold larger shares sets the rate. The efficiency of a link and the
 set-up time per layer are fitted to published transfers over RDMA, by framework. No measured
 transfer over NVLink was found, so NVLink has the same efficiency.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -77,8 +78,10 @@ class Transfers:
     layer_s: float  # to prepare a layer
 
 
-def link_of(point: ServingPoint, prefill: Replica, decode: Replica) -> KVLink:
-    """Return the link between a prefill replica and a decode replica.
+def link_of(point: ServingPoint, ends: Sequence[tuple[Replica, int]]) -> KVLink:
+    """Return the link between a prefill replica and a decode replica, each with its ranks.
+
+    A rank with a queue of its own keeps whole requests: its GPUs alone send or receive them.
 
     Raises:
         Infeasible: the requested link does not exist between the pools.
@@ -86,15 +89,18 @@ def link_of(point: ServingPoint, prefill: Replica, decode: Replica) -> KVLink:
     """
     if point.pools.kv_link == INFINITE:
         return INSTANT_LINK
+    (prefill, _), (decode, _) = ends
     model = prefill.model
-    narrow = min(prefill, decode, key=lambda replica: replica.layout.tp)
-    shared_bytes = kv_bytes_per_token(model, narrow.layout, narrow.kv_dtype)
+    token_bytes = max(
+        ranks * kv_bytes_per_token(model, replica.layout, replica.kv_dtype)
+        for replica, ranks in ends
+    )
     known = transfers_of(prefill.runtime.framework)
     wire = wire_of(point, prefill, decode)
     rate = point.pools.kv_link_bytes_per_s or known.share * wire.bytes_per_s
     return KVLink(
         setup_s=wire.latency_s + known.layer_s * model.layers,
-        token_s=shared_bytes / rate,
+        token_s=token_bytes / rate,
         parts=model.layers if point.pools.kv_transfer == BY_LAYER else 1,
     )
 

@@ -56,12 +56,14 @@ from simulators.serving.engine.replica import (
     View,
     count_batch,
     gap_bin,
+    has_ranks,
     kernel,
     log_batch,
     pass_frontend,
     pool_of,
     pop_release,
     push_waiting,
+    ranks_with,
     release_next,
     release_successor,
     remove_waiting,
@@ -188,8 +190,8 @@ def lookup_prefixes(state: ReplicaState, req: int) -> int:
 @kernel(i8(STATE, i8, f8))
 def start_waiting_transfers(state: ReplicaState, replica: int, now: float) -> int:
     """Start the KV transfers to a replica's ranks that have free blocks; return how many."""
-    first, sent = replica - replica % state.limits[at.RANKS], 0
-    for rank in range(first, first + state.limits[at.RANKS]):
+    (first, ranks), sent = ranks_with(state, replica), 0
+    for rank in range(first, first + ranks):
         if OPTIONAL_FEATURES and state.pool[rank, at.WAITING_KV] > 0:
             sent += send_waiting(state, rank, now)
     return sent
@@ -203,7 +205,7 @@ def form_batches(schedule: Any, price: Any, state: ReplicaState, replica: int, n
     With asynchronous scheduling a batch is formed when the one before it starts, which is repeated
     in place of both if they are equal.
     """
-    if OPTIONAL_FEATURES and state.limits[at.RANKS] > 1:
+    if OPTIONAL_FEATURES and has_ranks(state):
         return form_rank_batches(schedule, price, state, replica, now)
     pool, stages = state.pool[replica], state.limits[at.STAGES]
     most = state.limits[at.MAX_CONCURRENT_BATCHES]
@@ -245,8 +247,8 @@ def form_rank_batches(
     Expert layers exchange tokens between all ranks, so iterations are synchronous: every rank waits
     for the busiest one and for the last block transfer.
     """
-    ranks, formed, moved_s = state.limits[at.RANKS], 0, 0.0
-    first = replica - replica % ranks
+    formed, moved_s = 0, 0.0
+    first, ranks = ranks_with(state, replica)
     for rank in range(first, first + ranks):
         if state.pool[rank, at.IN_FLIGHT] > 0:
             return 0

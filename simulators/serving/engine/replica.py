@@ -23,9 +23,11 @@ from simulators.core.jit import (
     Kernel,
     Signature,
     arrays,
+    boolean,
     f8,
     i8,
     matrix,
+    several,
     struct,
 )
 
@@ -514,6 +516,20 @@ def count_batch(pool: Ints, counts_iteration: int, size: int, tokens: int) -> in
 def pool_of(state: ReplicaState, replica: int) -> int:
     """Return the pool of a replica: the row of `own`, `shape` and `table`."""
     return 1 if 0 < state.limits[PREFILL_REPLICAS] <= replica else 0
+
+
+@kernel(several(i8, 2)(STATE, i8))
+def ranks_with(state: ReplicaState, replica: int) -> tuple[int, int]:
+    """Return the first of the synchronous ranks that a rank belongs to, and their number."""
+    pool = pool_of(state, replica)
+    begin, ranks = pool * state.limits[PREFILL_REPLICAS], state.own[pool, RANKS]
+    return replica - (replica - begin) % ranks, ranks
+
+
+@kernel(boolean(STATE))
+def has_ranks(state: ReplicaState) -> bool:
+    """Return whether a replica of any pool has several ranks."""
+    return max(state.own[0, RANKS], state.own[-1, RANKS]) > 1  # type: ignore[no-any-return]
 
 
 @kernel(f8(STATE, i8, i8, i8, f8))

@@ -99,7 +99,7 @@ def _has_optional_features(state: ReplicaState) -> bool:
     few = state.own[
         :, [at.PREFIX_CACHING, at.NUM_DRAFT_TOKENS, at.SWAP_CAPACITY, at.PREFILL_REPLICAS]
     ].any()
-    return bool(few or state.limits[at.RANKS] > 1)
+    return bool(few or (state.own[:, at.RANKS] > 1).any())
 
 
 def initial_state(
@@ -114,13 +114,13 @@ def initial_state(
     """Return the state before the first arrival; the arguments are those of `serve`."""
     pools = [allowed] if decoders is None else [allowed, decoders.limits]
     own, count = np.stack([pool.vector() for pool in pools]), asked.arrival_s.size
-    own[:, at.STREAM_NS] = round(asked.stream_s * allowed.ranks * 1e9)
+    own[:, at.STREAM_NS] = np.round(asked.stream_s * own[:, at.RANKS] * 1e9)
     replicas *= allowed.ranks
     entry_replicas = replicas
     if decoders:
         own[:, at.PREFILL_REPLICAS] = replicas
         own[0, at.RESERVES_OUTPUT], own[0, at.PREFILLS_ONLY] = 0, 1
-        replicas += decoders.replicas * allowed.ranks
+        replicas += decoders.replicas * decoders.limits.ranks
     stages, capacity = allowed.stages, max(pool.max_num_seqs for pool in pools) + 1
     batches = allowed.max_concurrent_batches
     routable = entry_replicas if asked.routable is None else asked.routable * allowed.ranks
@@ -154,7 +154,7 @@ def initial_state(
         rounds=np.zeros((slots, at.ROUND_COLUMNS), np.int64),
         timing=np.zeros((slots, at.TIMING_COLUMNS)),
         step=step,
-        priced=step if allowed.ranks == 1 else np.zeros_like(step),
+        priced=step if (own[:, at.RANKS] == 1).all() else np.zeros_like(step),
         price=np.zeros((slots, 3 * at.PRICE_COLUMNS)),  # a drafter has one of its own
         crossings=np.zeros((slots, allowed.block_size), np.int64),
         in_flight=np.tile(np.arange(batches), (replicas, 1)),

@@ -280,8 +280,8 @@ def adapted_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> fl
     first = numbers + HEADER
     if step[at.PREFILLS] > 0.0:
         first += COLUMNS * rows * columns
-    x = place(max(step[at.TOKENS], 1.0), ADAPTER_STEPS) - 1.0
-    y = place(max(step[at.PREFILLS] + step[at.DECODES], 1.0), ADAPTER_STEPS) - 1.0
+    x = place(max(step[at.TOKENS], 1.0), ADAPTER_STEPS, rows + 1) - 1.0
+    y = place(max(step[at.PREFILLS] + step[at.DECODES], 1.0), ADAPTER_STEPS, columns + 1) - 1.0
     i, j = min(int(x), rows - 2), min(int(y), columns - 2)
     u, v = x - i, y - j
     low = first + COLUMNS * (i * columns + j)

@@ -102,19 +102,6 @@ COLUMNS = 3  # seconds of other stages, seconds of the last stage, joules of the
 HEADER = 11
 
 
-@kernel(f8(f8, i8))
-def place(value: float, steps: int) -> float:
-    """Return the position of a number on a grid of `octaves`.
-
-    >>> place(5.0, 2), grid_value(4, 2), grid_value(5, 2)
-    (4.5, 4.0, 6.0)
-    """
-    if value <= steps:
-        return value
-    fraction, exponent = frexp(value / steps)
-    return steps * (exponent + 2.0 * fraction - 1.0)
-
-
 @kernel(f8(i8, i8))
 def grid_value(index: int, steps: int) -> float:
     """Return the number at a position of a grid of `octaves`.
@@ -127,10 +114,33 @@ def grid_value(index: int, steps: int) -> float:
     return ldexp(float(steps + index % steps), index // steps - 1)
 
 
+ENDLESS = 64
+"""Nodes of a grid of `octaves` that no number exceeds."""
+
+
+@kernel(f8(f8, i8, i8))
+def place(value: float, steps: int, nodes: int) -> float:
+    """Return the position of a number on a grid of `octaves`, whose last step goes on without end.
+
+    >>> place(5.0, 2, 7), grid_value(4, 2), grid_value(5, 2)
+    (4.5, 4.0, 6.0)
+    >>> place(12.0, 2, 7), grid_value(6, 2)
+    (8.0, 8.0)
+    """
+    if value <= steps:
+        return value
+    fraction, exponent = frexp(value / steps)
+    position = steps * (exponent + 2.0 * fraction - 1.0)
+    if position <= nodes - 1:
+        return position
+    last = grid_value(nodes - 1, steps)
+    return nodes - 1 + (value - last) / (last - grid_value(nodes - 2, steps))
+
+
 @kernel(f8(f8, i8, *arrays(i8, 1), *arrays(f8, 2)))
 def add_steps(tokens: float, start: int, shape: Ints, table: Floats, price: Floats) -> float:
     """Add the entry of a table over tokens to a price; return the last stage's seconds."""
-    x = place(tokens, shape[TOKEN_STEPS])
+    x = place(tokens, shape[TOKEN_STEPS], shape[TOKEN_NODES])
     i = min(ceil(x) - 1, shape[TOKEN_NODES] - 2)
     width = float(1 << max(i // shape[TOKEN_STEPS] - 1, 0))
     along = ((x - i) * width - 1.0) / (width - 1.0) if width > 1.0 else 0.0
@@ -146,7 +156,7 @@ def add_line(
     value: float, steps: int, start: int, size: int, table: Floats, price: Floats
 ) -> float:
     """Add the entry of a one-dimensional table to a price; return the last stage's seconds."""
-    x = place(value, steps)
+    x = place(value, steps, size)
     i = min(int(x), size - 2)
     right = x - i
     row = start + COLUMNS * i
@@ -213,8 +223,9 @@ def add_decodes(decodes: float, keys: float, shape: Ints, table: Floats, price: 
     Returns the number of keys up to which the slope holds. Between two tabulated contexts time is
     linear in the keys, so a batch that is repeated while keys grow is priced by one product.
     """
-    x, y = place(decodes, shape[DECODE_STEPS]), place(keys / decodes, shape[CONTEXT_STEPS])
     columns = shape[CONTEXT_NODES]
+    x = place(decodes, shape[DECODE_STEPS], shape[DECODE_NODES])
+    y = place(keys / decodes, shape[CONTEXT_STEPS], columns)
     i, j = min(int(x), shape[DECODE_NODES] - 2), min(int(y), columns - 2)
     near, far = grid_value(j, shape[CONTEXT_STEPS]), grid_value(j + 1, shape[CONTEXT_STEPS])
     low = shape[DECODE_TABLE] + COLUMNS * (i * columns + j)
@@ -245,7 +256,7 @@ def join_attention(step: Floats, shape: Ints, table: Floats, price: Floats) -> f
     for corner in range(1 << len(MIXED_NODES)):
         weight, node = 1.0, 0
         for axis in range(len(MIXED_NODES)):
-            x = place(max(sizes[axis] / MIXED_FIRST[axis], 1.0), 1) - 1.0
+            x = place(max(sizes[axis] / MIXED_FIRST[axis], 1.0), 1, ENDLESS) - 1.0
             x = min(x * MIXED_STEPS[axis], MIXED_NODES[axis] - 1.0)
             low = min(int(x), MIXED_NODES[axis] - 2)
             upper = corner >> axis & 1
@@ -320,10 +331,10 @@ def add_prefills(step: Floats, shape: Ints, table: Floats, price: Floats) -> flo
     tokens, prefills = step[at.PREFILL_TOKENS], step[at.PREFILLS]
     chunk = tokens / prefills
     past = max(0.0, step[at.PREFILL_PAIRS] / tokens - (chunk + 1.0) / 2.0)
-    x, y = place(chunk, shape[CHUNK_STEPS]), place(past, shape[PAST_STEPS])
-    z = place(prefills, 1) - 1.0
-    batch = min(int(z), shape[PREFILL_NODES] - 2)
     rows, columns = shape[CHUNK_NODES], shape[PAST_NODES]
+    x, y = place(chunk, shape[CHUNK_STEPS], rows), place(past, shape[PAST_STEPS], columns)
+    z = place(prefills, 1, shape[PREFILL_NODES] + 1) - 1.0
+    batch = min(int(z), shape[PREFILL_NODES] - 2)
     face = COLUMNS * rows * columns
     equal = shape[PREFILL_TABLE] + (shape[PREFILL_NODES] + batch) * face
     unequal, share = equal, 0.0
@@ -346,6 +357,9 @@ def add_prefills(step: Floats, shape: Ints, table: Floats, price: Floats) -> flo
 
 MOST_TOKENS, MOST_ROWS, MOST_PREFILLS = 1 << 17, 1 << 13, 1 << 8
 """Largest tabulated sizes; larger iterations are extrapolated along the last step."""
+
+MOST_RANK_TOKENS, MOST_RANK_ROWS = 1 << 14, 1 << 10
+"""Tabulated sizes of each data-parallel rank, where their sum is larger."""
 
 LONG_S = 60.0
 """Upper bound of the launch time of an iteration."""
@@ -412,18 +426,21 @@ def iteration_table(hardware: Hardware, *, additive: bool = False) -> IterationT
         table[ADDITIVE] = 1.0
         return replace(known, table=table)
     replica = hardware.replica
-    most, rows_end, steps = max(MOST_TOKENS, replica.model.max_context), MOST_ROWS, FINE
+    ranks, steps = replica.layout.attention_dp, FINE
+    most = max(MOST_TOKENS, replica.model.max_context)
+    tokens_end = max(most, MOST_RANK_TOKENS * ranks)
+    rows_end = max(MOST_ROWS, MOST_RANK_ROWS * ranks)
     if replica.accelerator and load_accelerator(replica.accelerator).mapping == SEARCHED:
-        most = rows_end = replica.model.max_context
+        most = tokens_end = rows_end = replica.model.max_context
         steps = COARSE
-    ends = (most, rows_end, rows_end, most, most, most)
+    ends = (tokens_end, rows_end, rows_end, most, most, most)
     grids = [octaves(each, end) for each, end in zip(steps, ends, strict=True)]
     tokens, rows, decodes, contexts, chunks, pasts = grids
     batches = octaves(1, MOST_PREFILLS)[1:]
     passes = [pipeline_iterations(replica, step) for _, step in TYPICAL]
     stages = _Stages(replica, passes[-1])
     decode = passes[-1][-1]
-    apart = replica.layout.attention_dp > 1  # experts process the tokens of all ranks
+    apart = ranks > 1  # experts process the tokens of all ranks
     parts = [
         _header(stages, decode.active_idle_w),
         _token_columns(

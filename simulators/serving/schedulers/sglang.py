@@ -184,7 +184,8 @@ def admit_prompts(view: View, token_budget: int) -> int:
     """Admit prompts within the token budget and the expected memory; return the batch size.
 
     `offset` are tokens expected besides those held when the pass began; `taken` are those allocated
-    since, with a block to each request. A request alone is always admitted.
+    since, with a block to each request. A request alone is always admitted: while no
+    other one holds blocks.
     """
     limits, pool, request, running = view.limits, view.pool, view.request, view.running
     block, most = limits[at.BLOCK], 1 if limits[at.PREFILLS_ONLY] == 1 else MOST_NEW_TOKENS
@@ -214,7 +215,7 @@ def admit_prompts(view: View, token_budget: int) -> int:
         else:
             needed = missing + block + min(request[req, at.OUTPUT], most)
             fits = needed < free + taken - offset
-        if not fits and pool[at.NUM_RUNNING] > 0:
+        if not fits and pool[at.FREE_BLOCKS] < pool[at.TOTAL_BLOCKS]:
             is_full = True
             break
         num_scheduled = missing

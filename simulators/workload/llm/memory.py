@@ -15,6 +15,7 @@ import numpy as np
 from simulators.catalog.model import CONVOLVED, MXFP4, OVERLAPPED, LanguageModel
 from simulators.workload.llm.attention import index_bytes_per_token
 from simulators.workload.llm.parallelism import (
+    GATHERED,
     Parallelism,
     Stage,
     attending_layers,
@@ -211,7 +212,8 @@ def _routed_bytes(model: LanguageModel, layout: Parallelism, dtype: str, tokens:
     """Return the expert workspace of a rank in bytes, for all tokens routed to the rank.
 
     Under attention data parallelism a rank gathers the tokens of all ranks and returns as many
-    sums. The two products of a chunk share an input buffer and a 16-bit output buffer, as in
+    sums; with DeepEP it receives, if experts are balanced, a row per expert that a token chooses.
+    The two products of a chunk share an input buffer and a 16-bit output buffer, as in
     TensorRT-LLM (`getWorkspaceSize` of its CUTLASS runner; `moe_max_num_tokens`, by default the
     tokens of an iteration times the ranks) and, with one more copy, vLLM's `fused_moe.py`.
     """
@@ -219,11 +221,13 @@ def _routed_bytes(model: LanguageModel, layout: Parallelism, dtype: str, tokens:
         return 0.0
     ranks, read_bytes = layout.attention_dp, precision(dtype).activation_bytes
     gathered = model.expert_width * (read_bytes + BYTES["bf16"]) if ranks > 1 else 0.0
-    at_once = np.maximum(tokens, np.minimum(ranks * tokens, MOST_AT_ONCE))
+    rows, at_once = ranks * tokens, np.maximum(tokens, np.minimum(ranks * tokens, MOST_AT_ONCE))
+    if layout.routing.backend != GATHERED:
+        rows, at_once = model.top_k * tokens, tokens
     ffn = model.expert_ffn * layout.ep / layout.width
     written = max((2 if model.gated_ffn else 1) * ffn, model.expert_width) * BYTES["bf16"]
     chosen = model.top_k * (max(ffn, model.expert_width) * read_bytes + written)
-    return ranks * tokens * gathered + at_once * chosen
+    return rows * gathered + at_once * chosen
 
 
 def _linear(model: LanguageModel, layout: Parallelism, part: Stage) -> float:
