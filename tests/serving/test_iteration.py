@@ -136,8 +136,25 @@ def test_mixed_batch_reads_weights_once() -> None:
 def test_grid_lookup_returns_index_and_fraction() -> None:
     grid = octaves(4, 1 << 10)
     assert [grid_value(i, 4) for i in range(grid.size)] == grid.tolist()
-    assert [place(float(value), 4) for value in grid] == list(range(grid.size))
-    assert place(5.5, 4) == 5.5
+    assert [place(float(value), 4, grid.size) for value in grid] == list(range(grid.size))
+    assert place(5.5, 4, grid.size) == 5.5
+
+
+@pytest.mark.parametrize(("ranks", "each"), [(1, 400_000), (64, 12_000), (64, 40_000)])
+def test_iterations_beyond_the_table_match_composition(ranks: int, each: int) -> None:
+    sheet = load_gpu("h100_sxm")
+    one = replace(
+        replica("mixtral_8x7b", "h100_sxm", 1, 1),
+        cluster=cluster_for("auto", sheet),
+        layout=Parallelism(1, 1, min(ranks, 8), ranks),
+    )
+    steps = np.zeros((1, STEP_COLUMNS))
+    tokens, prompt = ranks * each, 2000.0
+    steps[0, [TOKENS, ALL_RANK_TOKENS, PREFILL_TOKENS, PREFILL_KV]] = tokens
+    steps[0, [PREFILLS, LOGITS_ROWS]] = tokens / prompt
+    steps[0, PREFILL_PAIRS] = tokens * (prompt + 1.0) / 2.0
+    seconds, _ = composed(one, steps, 0)
+    assert looked_up(one, steps)[:, LAST_STAGE_S] == pytest.approx(seconds, rel=0.05)
 
 
 def test_equal_replicas_share_a_table() -> None:

@@ -81,7 +81,7 @@ def test_ranks_and_stages_stop_repeating_together(
 ) -> None:
     rounds = np.full((6, at.ROUND_COLUMNS), 7)
     allowed = limits(stages=stages, ranks=ranks).vector()
-    state: Any = SimpleNamespace(limits=allowed, rounds=rounds)
+    state: Any = SimpleNamespace(limits=allowed, own=allowed[None], rounds=rounds)
     assert batches.stop_repeating.py_func(state, replica) == stages
     assert np.flatnonzero(rounds[:, at.REPEATS] == 0).tolist() == stopped
     assert (rounds[:, [at.REPEATED, at.KEYS_PER_REPEAT, at.COUNTS_ITERATION]] == 7).all()
