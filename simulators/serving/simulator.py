@@ -147,10 +147,9 @@ class Serving:
 
     def weakest(self, point: Mapping[str, Any]) -> Contribution | None:
         """Return the operator of a typical decode batch with the weakest evidence."""
-        replica = deployment_of(
-            validated_partition(point_from(ServingPoint, point))
-        ).hardware.replica
-        return weakest_of(explained(replica, PROBE, "decode", 0.0))
+        with fixed_stamp():
+            deployment = deployment_of(validated_partition(point_from(ServingPoint, point)))
+            return weakest_of(explained(deployment.hardware.replica, PROBE, "decode", 0.0))
 
     def explain(self, point: Mapping[str, Any]) -> Sequence[Contribution]:
         """Return the time and energy of the mean request by operator."""

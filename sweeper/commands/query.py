@@ -9,7 +9,7 @@ import argparse
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -358,7 +358,7 @@ def report(words: list[str]) -> int:
     """Write the page, or a picture."""
     chosen = parse("report", words, plot=PICTURES)
     last = opened(chosen)
-    last = last.across(chosen.across) if chosen.across else last
+    last = (last.across(chosen.across) if chosen.across else last).loaded
     if last.front.is_empty():
         raise UserError(f"no design of '{last.name}' qualifies, so there is nothing to report")
     if chosen.plot:
@@ -368,11 +368,23 @@ def report(words: list[str]) -> int:
         return 0
     from sweeper.report.browser.page import MOST, page  # loads jinja2
 
-    text = page(content_of(last, band=chosen.band), rows=chosen.rows or MOST)
+    content = content_of(last, band=chosen.band)
+    _prepare(content.views)
+    text = page(content, rows=chosen.rows or MOST)
     file = chosen.file or last.folder / "report.html"
     write_text(file, text)
     print(f"{file}  ({len(text.encode()) / 1e6:.2f} MB; open it in a browser)")
     return 0
+
+
+def _prepare(views: Sequence[Content]) -> None:
+    """Compute what takes time in a report, and print the progress on standard error."""
+    end = "\r" if sys.stderr.isatty() else "\n"
+    for done, view in enumerate(views, 1):
+        if end == "\r" or done == 1:
+            print(f"scenario {done} of {len(views)}", end=end, file=sys.stderr, flush=True)
+        assert view.p_front
+        assert view.evidence_of_time is not None
 
 
 def _draw(last: Answers, chosen: argparse.Namespace, file: Path) -> None:

@@ -35,7 +35,7 @@ KNEE = "knee"
 _FEW = 3
 """Most values of an axis that the progress of an unfinished run lists."""
 _IN_MEMORY = 2_000_000
-"""Most rows that are split into scenarios in memory."""
+"""Most rows that are kept in memory."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +129,13 @@ class Answers:
             scenario={**self.scenario, **scenario},
             scanned=self.results.filter(alike(scenario, scenario)) if rows is None else rows,
         )
+
+    @functools.cached_property
+    def loaded(self) -> Answers:
+        """The results with all rows in memory; as they are if there are too many rows."""
+        if self.results.select(pl.len()).collect().item() > _IN_MEMORY:
+            return self
+        return dataclasses.replace(self, scanned=self.results.collect().lazy())
 
     def each(self) -> Iterator[Answers]:
         """Yield the results of each scenario."""

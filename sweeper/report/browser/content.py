@@ -65,7 +65,9 @@ class Content:
         every, own = whole.scenarios, dict(self.answers.scenario)
         spread = every[:: max(1, -(-len(every) // _VIEWS))]
         shown = [s for s in every if s in spread or s == own]
-        found = [dataclasses.replace(self, answers=whole.within(s)) for s in shown if s != own]
+        found = [
+            dataclasses.replace(self, answers=whole.within(s).loaded) for s in shown if s != own
+        ]
         found.insert(shown.index(own), self)
         return [view for view in found if len(view.answers.front)]
 
@@ -88,6 +90,7 @@ class Content:
         unit = self.answers.units.get(name, "")
         return self.answers.scaled(name, real(value) if unit else value)
 
+    @functools.cached_property
     def evidence_of_time(self) -> str:
         """Return the knee's time by evidence level; empty if the rows state no levels."""
         best = self.answers.best
