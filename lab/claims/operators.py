@@ -7,7 +7,7 @@ had no measurements: by the constants of other GPUs and its own data sheet.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from lab.tables import blocks as timed_blocks
 from lab.tables import indexers
 from lab.tables import kernels as tables
 from lab.tables.hyper_connections import read_mixing_rows
-from lab.tables.rows import Floats, Rows
+from lab.tables.rows import Rows
 from simulators.catalog.gpu import load_gpu
 from simulators.evidence.lookup import LEVELS
 from simulators.kernels.families.attention import LISTED
@@ -83,22 +83,29 @@ def blocks(reference: Path) -> Iterator[pl.DataFrame]:
     """Yield held-out attention blocks: the sum of their kernels, and with the host's time.
 
     Kernels have gaps between them, and small blocks wait for the host, which launches ten to twenty
-    kernels: two numbers per kind of block, phase, framework and GPU, fitted to the other half of
+    kernels: two numbers per kind of block, phase, path, engine and GPU, fitted to the other half of
     the shapes, `predicted = ((kernels + gap)^4 + host^4)^(1/4)`. `kernels` is the sum alone.
+    `elsewhere` has kernels by the constants of other GPUs, and both numbers fitted to other GPUs;
+    `has_elsewhere` is false where no other GPU ran the block on this path.
     """
-    for gpu in timed_blocks.FACTS.gpus:
-        by_host = grouped(
-            timed_blocks.read_blocks(reference, gpu), lambda b: (b.kind, b.phase, b.framework)
-        )
-        for (kind, phase, framework), parts in by_host.items():
-            kernels = np.concatenate([timed_blocks.kernels_s(part) for part in parts])
-            seconds = np.concatenate([part.seconds for part in parts])
-            aside = np.concatenate([part.held_out for part in parts])
-            gap_s, host_s = fitted_waits(kernels[~aside], seconds[~aside])
+    read = (timed_blocks.read_blocks(reference, gpu) for gpu in timed_blocks.FACTS.gpus)
+    parts = itertools.chain.from_iterable(read)
+    for (kind, phase, _path, framework), same in grouped(parts, path_of).items():
+        by_gpu = {gpu: _Blocks(found) for gpu, found in grouped(same, lambda b: b.gpu).items()}
+        for gpu, found in by_gpu.items():
+            others = [other for name, other in by_gpu.items() if name != gpu]
+            aside, answers = found.held_out, [(found.kernels, [found]), (found.elsewhere, others)]
+            predicted, elsewhere = (
+                four_norm(kernels + gap_s, host_s)[aside]
+                for kernels, seen in answers
+                for gap_s, host_s in [fitted_waits(seen)]
+            )
             yield columns(
-                predicted=four_norm(kernels + gap_s, host_s)[aside],
-                kernels=kernels[aside],
-                measured=seconds[aside],
+                predicted=predicted,
+                elsewhere=elsewhere,
+                has_elsewhere=bool(others),
+                kernels=found.kernels[aside],
+                measured=found.seconds[aside],
                 gpu=gpu,
                 block=kind,
                 phase=phase,
@@ -106,8 +113,27 @@ def blocks(reference: Path) -> Iterator[pl.DataFrame]:
             )
 
 
-def fitted_waits(kernels: Floats, seconds: Floats) -> tuple[float, float]:
+def path_of(block: timed_blocks.TimedBlock) -> tuple[str, str, str, str]:
+    """Return what the gaps and the host's time of a block are fitted by, on each GPU."""
+    return block.kind, block.phase, block.path, block.framework
+
+
+class _Blocks:
+    """The blocks of a path on one GPU; columns have an entry per row."""
+
+    def __init__(self, parts: Sequence[timed_blocks.TimedBlock]) -> None:
+        self.kernels = np.concatenate([timed_blocks.kernels_s(part) for part in parts])
+        self.elsewhere = np.concatenate([timed_blocks.kernels_s(part, LEVELS[0]) for part in parts])
+        self.seconds = np.concatenate([part.seconds for part in parts])
+        self.held_out = np.concatenate([part.held_out for part in parts])
+
+
+def fitted_waits(found: Sequence[_Blocks]) -> tuple[float, float]:
     """Return gap and host's time with the least mean error of logarithms, on a grid."""
+    if not found:
+        return 0.0, 0.0
+    kernels = np.concatenate([one.kernels[~one.held_out] for one in found])
+    seconds = np.concatenate([one.seconds[~one.held_out] for one in found])
     hosts, gaps = (
         np.concatenate([[0.0], 1e-5 * 1.05 ** np.arange(120.0)]),
         np.arange(0.0, 61e-6, 4e-6),

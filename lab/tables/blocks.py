@@ -21,6 +21,7 @@ from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import OVERLAPPED, LanguageModel, load_model
 from simulators.composition.adjustments import whole_lists
 from simulators.core.folder import read_toml
+from simulators.evidence.lookup import BEST
 from simulators.kernels.price import price, roofline_s
 from simulators.workload.llm.attention import decode_operators, prefill_operators
 from simulators.workload.llm.parallelism import Parallelism, Stage
@@ -34,6 +35,9 @@ SIZES = ("batch_size", "isl", "step", "num_heads")
 IN_SHORT_PROMPTS = ("kv_up", "prefill_attention")
 IN_LONG_PROMPTS = ("index_scores", "index_choice", "q_absorb", "decode_attention", "v_expand")
 """Operators of prompts shorter than an indexer's list that attend to all keys, and of others."""
+
+EAGER = "eager"
+"""Part of the path of blocks whose kernels are not replayed as a CUDA graph."""
 
 FIRST = ("latent_down", "qkv_proj")
 """Products of a block's input."""
@@ -49,6 +53,7 @@ class TimedBlock:
     framework: str
     kind: str  # of attention: a key of `blocks` in the facts
     phase: str
+    path: str  # what kernels the host launches: precision of products, lists, indexer, CUDA graph
     kv_dtype: str
     operators: tuple[Compute, ...]
     seconds: Floats
@@ -61,7 +66,18 @@ def read_blocks(reference: Path, gpu: str) -> Iterator[TimedBlock]:
         for phase, name in zip(PHASES, names, strict=True):
             file = reference / FACTS.folder / f"{name}.parquet"
             if file.is_file():
-                yield from _read(file, gpu, kind, phase)
+                found = _read(file, gpu, kind, phase)
+                yield from (block for block in found if not is_left_out(block))
+
+
+def is_left_out(block: TimedBlock) -> bool:
+    """Return whether the times of an engine's blocks are not those of its kernels."""
+    return any(
+        (block.kind, block.framework) == (one["kind"], one["framework"])
+        and block.gpu in one["gpus"]
+        and block.phase in one["phases"]
+        for one in FACTS.left_out
+    )
 
 
 def _read(file: Path, gpu: str, kind: str, phase: str) -> Iterator[TimedBlock]:
@@ -70,22 +86,41 @@ def _read(file: Path, gpu: str, kind: str, phase: str) -> Iterator[TimedBlock]:
     if "compress_ratio" not in frame.columns:
         frame = frame.with_columns(compress_ratio=pl.lit(0))
     known = frame.filter(pl.col("gemm_type").is_in(FACTS.dtypes))
-    if phase == PHASES[1]:
-        known = known.filter(pl.col("isl") == 1)
+    is_decode = pl.col("isl") == 1  # engines run a chunk of one token as a decode
+    known = known.filter(is_decode if phase == PHASES[1] else ~is_decode)
     top_k = {name: load_model(name).index_top_k for name in known["model"].unique()}
     keys = pl.col("step") + pl.col("isl") > pl.col("model").replace_strict(top_k)
-    by = (*FACTS.labels, "is_long")
-    for labels, rows in known.with_columns(is_long=keys).group_by(by, maintain_order=True):
+    by = (*FACTS.labels, "is_long", "is_eager")
+    most = pl.col("framework").replace_strict(_captured(gpu), default=np.inf)
+    eager = (pl.col("batch_size") > most) if phase == PHASES[1] else pl.lit(value=False)
+    known = known.with_columns(is_long=keys, is_eager=eager)
+    for labels, rows in known.group_by(by, maintain_order=True):
         label = Record(zip(by, labels, strict=True))
         sizes = {name: rows[name].to_numpy().astype(np.float64) for name in SIZES}
         bucket = fraction(group_of(sizes.values()))
         operators = composed(_shard(label), sizes, phase, gpu, label.framework)
-        if FACTS.skipped in label.op_name or label.compress_ratio > OVERLAPPED:
+        skips = FACTS.skipped in label.op_name
+        if skips or label.compress_ratio > OVERLAPPED:
             operators = tuple(o for o in operators if not o.name.startswith("index"))
         seconds = rows["latency_us"].to_numpy() * 1e-6
         held_out = bucket >= UPPER_HALF[0]
         kv_dtype = FACTS.kv_dtypes[label.kv_cache_dtype]
-        yield TimedBlock(gpu, label.framework, kind, phase, kv_dtype, operators, seconds, held_out)
+        path = ", ".join(
+            [
+                FACTS.dtypes[label.gemm_type],
+                *["lists"] * (label.is_long and phase == PHASES[0]),
+                *["no indexer"] * skips,
+                *[EAGER] * label.is_eager,
+            ]
+        )
+        yield TimedBlock(
+            gpu, label.framework, kind, phase, path, kv_dtype, operators, seconds, held_out
+        )
+
+
+def _captured(gpu: str) -> dict[str, float]:
+    """Return the largest batch of decodes in CUDA graphs, by engine."""
+    return {name: sizes.get(gpu, np.inf) for name, sizes in FACTS.captured.items()}
 
 
 def composed(
@@ -110,8 +145,13 @@ def composed(
         attention = prefill_operators(shard, step, chooses=chooses)
         if shard.model.is_latent and shard.model.index_top_k and not shard.model.compress_ratios:
             unused = IN_SHORT_PROMPTS if chooses else IN_LONG_PROMPTS
-    skips = load_gpu(gpu).architecture in choices.skips_empty_keys
-    attention = whole_lists(attention, shard.model, skips_empty_keys=skips)
+    architecture = load_gpu(gpu).architecture
+    attention = whole_lists(
+        attention,
+        shard.model,
+        skips_empty_keys=architecture in choices.skips_empty_keys,
+        as_pages=phase == PHASES[1] and architecture in choices.lists_as_pages,
+    )
     both = (*attention_projections(shard, tokens), *attention)
     without = {*choices.fused_into_attention, *unused}
     return tuple(o for o in both if o.repeat and o.name not in without)
@@ -148,14 +188,14 @@ def _one_layer(model: LanguageModel, heads: int, ratio: int) -> LanguageModel:
     return replace(model, **changed)
 
 
-def kernels_s(block: TimedBlock) -> Floats:
-    """Return the seconds of a block's kernels, one after the other.
+def kernels_s(block: TimedBlock, level: str = BEST) -> Floats:
+    """Return the seconds of a block's kernels, one after the other, at a level of information.
 
     Quantization is in the kernels before a product, except before the first.
     """
     gpu, total = load_gpu(block.gpu), np.zeros_like(block.seconds)
     for operator in block.operators:
-        alone = price(operator, gpu, framework=block.framework)
+        alone = price(operator, gpu, level, block.framework)
         seconds = alone.latency_s
         if operator.name not in FIRST:
             least_s = roofline_s(operator, gpu)

@@ -23,11 +23,6 @@ from simulators.kernels.families.auxiliary_kernels import INDEX_DTYPE
 from simulators.workload import operators
 
 FACTS = Record(read_toml(Path(__file__).with_suffix(".toml")))
-IN_BLOCKS = {
-    gpu: [(one["kind"], one["framework"]) for one in FACTS.in_blocks if gpu in one["gpus"]]
-    for gpu in FACTS.gpus
-}
-"""Kinds of block and engines whose attention to lists was timed only inside blocks, by GPU."""
 
 SIZES = ("batch_size", "isl", "step", "num_heads")
 

@@ -42,6 +42,7 @@ class KernelChoices:
     fused_into_attention: tuple[str, ...] = ()  # names of operators
     attends_to_all_in_short_prompts: bool = False  # no sparse attention below the list's length
     skips_empty_keys: tuple[str, ...] = ()  # architectures: sparse attention reads no empty places
+    lists_as_pages: tuple[str, ...] = ()  # architectures: decodes read lists as pages of one token
     first_rank_streams: bool = False  # it sends the tokens of all ranks within its loop
 
 

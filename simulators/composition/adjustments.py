@@ -48,7 +48,7 @@ from simulators.workload.operators import (
     Norm,
     Quantisation,
 )
-from simulators.workload.precision import QUANTISED, precision
+from simulators.workload.precision import BYTES, QUANTISED, precision
 
 AROUND_EXPERTS = ("gather_by_expert", "experts_activation", "weighted_sum")
 """Operators that frameworks run in one call with the products of experts, as in measurements."""
@@ -132,12 +132,17 @@ TILE_HEADS = 64.0
 
 
 def whole_lists(
-    operators: Sequence[Compute], model: LanguageModel, *, skips_empty_keys: bool = False
+    operators: Sequence[Compute],
+    model: LanguageModel,
+    *,
+    skips_empty_keys: bool = False,
+    as_pages: bool = False,
 ) -> tuple[Compute, ...]:
     """Return operators with decode attention padded to whole lists of keys and tiles of heads.
 
     `skips_empty_keys`: the kernel reads no empty places of a list. Lists of compressed keys
-    (DeepSeek-V4) have the length that a query needs.
+    (DeepSeek-V4) have the length that a query needs. `as_pages`: the kernel of whole contexts reads
+    16-bit keys of a list as pages of one token, without padding.
 
     >>> from simulators.catalog.model import load_model
     >>> few = Attention(
@@ -152,6 +157,8 @@ def whole_lists(
     top_k = model.index_top_k
 
     def padded(one: Attention) -> Attention:
+        if as_pages and not model.compress_ratios and BYTES[one.kv_dtype] == BYTES["bf16"]:
+            return replace(one, listed=False, context_tokens=0.0)
         tiles = replace(one, heads=max(one.heads, TILE_HEADS))
         if skips_empty_keys or model.compress_ratios:
             return tiles

@@ -326,7 +326,8 @@ def _batch_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str]) 
     skips = replica.gpu.architecture in replica.kernel_choices.skips_empty_keys
     padded = functools.partial(whole_lists, model=replica.model, skips_empty_keys=skips)
     prefill = padded(prefill_operators(shard, some, chooses=chooses))
-    decode = padded(decode_operators(shard, some))
+    as_pages = replica.gpu.architecture in replica.kernel_choices.lists_as_pages
+    decode = padded(decode_operators(shard, some), as_pages=as_pages)
     chunks, decodes, both = step.prefill_tokens, step.decodes, np.zeros(())
     mixed = mixed_operators(shard, some) if replica.unified else ()
     is_beside = replica.overlapped and not replica.accelerator and not replica.model.is_latent

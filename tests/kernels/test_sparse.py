@@ -11,6 +11,7 @@ from hypothesis.strategies import integers, sampled_from
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.composition.adjustments import whole_lists
+from simulators.kernels.families.attention import kernel_of
 from simulators.kernels.price import flops, moved_bytes, price
 from simulators.workload.llm.attention import decode_operators
 from simulators.workload.llm.parallelism import Parallelism, stage_of
@@ -143,3 +144,100 @@ def test_compressed_attention_computes_a_whole_tile_of_heads() -> None:
     [tile] = whole_lists((few,), model)
     assert isinstance(tile, Attention)
     assert (tile.heads, tile.pairs) == (64.0, 9000.0)
+
+
+def blocks_of(
+    heads: float, new: float, *, past: float = 8192.0, requests: float = 4.0, kv_dtype: str = "bf16"
+) -> Attention:
+    """Return attention to 16 blocks of 128 keys per query: a decode or a chunk of a prompt."""
+    queries, ends = requests * new, requests * (past + new)
+    return Attention(
+        name="a",
+        phase="decode" if new == 1.0 else "prefill",
+        requests=requests,
+        query_tokens=queries,
+        pairs=queries * 2048.0,
+        kv_tokens=ends if new > 1.0 else queries * 2048.0,
+        context_tokens=ends,
+        heads=heads,
+        kv_heads=max(1.0, heads / 16.0),
+        head_dim=128.0,
+        dtype="bf16",
+        kv_dtype=kv_dtype,
+        listed=True,
+    )
+
+
+def vllm_seconds(operator: Attention, gpu: str = "h100_sxm") -> float:
+    return float(price(operator, load_gpu(gpu), framework="vllm").latency_s)
+
+
+def test_attention_of_minimax_m3_gathers_lists_of_blocks() -> None:
+    model = load_model("minimax_m3")
+    shard = Shard(model, Parallelism(), stage_of(model, Parallelism(), 0), "bf16", "bf16")
+    [sparse] = [
+        o
+        for o in decode_operators(shard, decode_step(4.0, 65_536.0))
+        if isinstance(o, Attention) and o.listed
+    ]
+    assert (sparse.pairs, sparse.context_tokens) == (4 * 2048, 4 * 65_536)
+    assert kernel_of(sparse) == "sparse_blocks_decode"
+
+
+@pytest.mark.parametrize("gpu", ["h100_sxm", "b200_sxm", "gb200", "l40s", "rtx_pro_6000"])
+def test_lists_of_blocks_are_measured_on(gpu: str) -> None:
+    for new in (1.0, 512.0):
+        assert price(blocks_of(16.0, new), load_gpu(gpu), framework="vllm").calibrated
+
+
+def test_query_heads_are_padded_to_a_matrix_instruction() -> None:
+    # Triton multiplies 16 rows: a lone query head of a key head is as slow as 16.
+    one, all_ = (vllm_seconds(blocks_of(heads, 4096.0)) for heads in (1.0, 16.0))
+    assert 0.8 * all_ < one <= all_
+
+
+def test_widening_of_8_bit_keys_takes_time() -> None:
+    wide, narrow = (vllm_seconds(blocks_of(16.0, 4096.0, kv_dtype=d)) for d in ("bf16", "fp8"))
+    assert narrow > 1.2 * wide
+
+
+def test_lists_of_blocks_have_no_kernel_for_prompts_and_decodes_at_once() -> None:
+    prompt, decodes = blocks_of(16.0, 512.0, requests=1.0), blocks_of(16.0, 1.0, requests=64.0)
+    both = {
+        name: getattr(prompt, name) + getattr(decodes, name)
+        for name in ("requests", "query_tokens", "pairs", "kv_tokens", "context_tokens")
+    }
+    mixed = replace(prompt, phase="mixed", decodes=64.0, decode_kv_tokens=decodes.kv_tokens, **both)
+    apart = vllm_seconds(prompt) + vllm_seconds(decodes)
+    assert vllm_seconds(mixed) == pytest.approx(apart, rel=0.05)
+
+
+def test_a_lone_indexer_head_of_tensorrt_llm_is_slow() -> None:
+    # 256 decodes at 131,072 tokens: 14.5 ms per block with one head, 1.6 ms with four.
+    one, four = (
+        replace(scores(256.0, 1.0, 131_071.0, "decode"), heads=heads, block=128.0)
+        for heads in (1.0, 4.0)
+    )
+    gpu = load_gpu("b200_sxm")
+    one_s, four_s = (float(price(o, gpu, framework="trtllm").latency_s) for o in (one, four))
+    assert one_s == pytest.approx(14.4e-3, rel=0.1)
+    assert four_s < 0.15 * one_s
+
+
+def test_scores_of_blocks_walk_the_keys_of_a_request_in_order() -> None:
+    # SGLang on a B200: 18.0 ms per block for one new token after 1,048,575 tokens.
+    one = replace(scores(1.0, 16.0, 1_048_560.0), heads=1.0, block=128.0)
+    assert seconds(one, "b200_sxm") == pytest.approx(18.0e-3, rel=0.15)
+    two = replace(scores(2.0, 16.0, 1_048_560.0), heads=1.0, block=128.0)
+    assert seconds(two, "b200_sxm") == pytest.approx(seconds(one, "b200_sxm"), rel=0.15)
+
+
+def test_lists_read_as_pages_are_not_padded() -> None:
+    short = replace(listed(8.0, 8.0, 2048.0), pairs=800.0, kv_tokens=800.0, heads=8.0)
+    model = load_model("deepseek_v3_2")
+    [pages] = whole_lists((short,), model, as_pages=True)
+    assert isinstance(pages, Attention)
+    assert (pages.heads, pages.kv_tokens, pages.listed) == (8.0, 800.0, False)
+    [narrow] = whole_lists((replace(short, kv_dtype="fp8"),), model, as_pages=True)
+    assert isinstance(narrow, Attention)
+    assert (narrow.heads, narrow.listed) == (64.0, True)

@@ -5,10 +5,11 @@ Scores and choices are fitted as states are; attention to lists has the form `li
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -20,10 +21,12 @@ from lab.fits.methods import band_of, grouped
 from lab.tables import blocks
 from lab.tables import indexers as tables
 from lab.tables.rows import Floats, Rows, mape
-from simulators.catalog.gpu import load_gpu
-from simulators.kernels.families import attention
+from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.kernels.families import attention, auxiliary_kernels
 from simulators.kernels.families.family import Entry
-from simulators.workload.operators import Attention, Compute
+from simulators.kernels.tiling import four_norm
+from simulators.workload.operators import Attention, Compute, IndexScores
+from simulators.workload.precision import BYTES
 
 
 def fit_indexers(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration]:
@@ -35,7 +38,7 @@ def fit_indexers(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibrat
             for parts in grouped(measured, lambda part: part.name).values()
         ]
         done += map(fit_lists, tables.read_list_rows(reference, name))
-        done += fit_lists_in_blocks(reference, name)
+        done += fit_blocks(reference, name)
         yield calibration.entries("indexers", name, done, leaf_step=1e-3, digits=3)
 
 
@@ -58,23 +61,39 @@ def fit_lists(rows: Rows) -> FittedEntry:
     )
 
 
-def fit_lists_in_blocks(reference: Path, gpu: str) -> Iterator[FittedEntry]:
-    """Yield the entries of kernels that were timed only in blocks, by precision of the cache."""
-    found = blocks.read_blocks(reference, gpu)
-    timed = [b for b in found if (b.kind, b.framework) in tables.IN_BLOCKS.get(gpu, ())]
-    for parts in grouped(timed, lambda b: (b.framework, b.kv_dtype)).values():
-        yield fit_lists_of(parts)
+def fit_blocks(reference: Path, gpu: str) -> Iterator[FittedEntry]:
+    """Yield the entries of kernels that were timed only in blocks, by engine and phase."""
+    for facts in tables.FACTS.in_blocks:
+        if gpu in facts["gpus"]:
+            timed = [b for b in blocks.read_blocks(reference, gpu) if is_fitted_to(b, facts)]
+            for parts in grouped(timed, attrgetter(*facts["by"])).values():
+                yield from fit_in_blocks(parts, facts["form"])
 
 
-def fit_lists_of(parts: Sequence[blocks.TimedBlock]) -> FittedEntry:
-    """Return the entry of attention to lists, fitted to the times of blocks less other kernels.
+def is_fitted_to(block: blocks.TimedBlock, facts: Mapping[str, Any]) -> bool:
+    """Return whether a block is among those of a table of `in_blocks`."""
+    return (
+        block.kind == facts["kind"]
+        and block.framework in facts["frameworks"]
+        and block.phase in facts["phases"]
+        and block.kv_dtype in facts["kv_dtypes"]
+        and blocks.EAGER not in block.path
+    )
 
-    The gaps between the kernels of a block are fitted too and left out of the entry's time.
+
+def fit_in_blocks(parts: Sequence[blocks.TimedBlock], name: str) -> Iterator[FittedEntry]:
+    """Yield the entries of lists and scores, fitted to the times of blocks less other kernels.
+
+    The gaps between the kernels of a block, and the host's time, are fitted too and are no part of
+    an entry. Numbers of scores have the prefix `scores_`.
     """
     first, gpu = parts[0], load_gpu(parts[0].gpu)
-    lists = [[o for o in b.operators if _is_list(o)] for b in parts]
+    with_scores = any(one.startswith(SCORES) for one in form(name).start)
+    fitted = [[o for o in b.operators if _is_fitted(o, with_scores)] for b in parts]
     others = [
-        blocks.kernels_s(replace(b, operators=tuple(o for o in b.operators if not _is_list(o))))
+        blocks.kernels_s(
+            replace(b, operators=tuple(o for o in b.operators if not _is_fitted(o, with_scores)))
+        )
         for b in parts
     ]
     measured = np.concatenate([b.seconds for b in parts])
@@ -82,18 +101,57 @@ def fit_lists_of(parts: Sequence[blocks.TimedBlock]) -> FittedEntry:
 
     def seconds(numbers: calibration.Numbers) -> Floats:
         each = [
-            sum((attention.form_seconds(o, gpu, numbers) for o in some), rest + numbers["gap_s"])
-            for some, rest in zip(lists, others, strict=True)
+            sum((_seconds(o, gpu, numbers) for o in some), rest + numbers["gap_s"])
+            for some, rest in zip(fitted, others, strict=True)
         ]
-        return np.concatenate(each)
+        return four_norm(np.concatenate(each), numbers.get(HOST, 0.0))
 
-    numbers = form("listed_in_block").fit(lambda one: seconds(one)[~aside], measured[~aside])
+    start = form(name).start
+    near = {**start, HOST: float(np.min(measured[~aside]))} if HOST in start else start
+    numbers = form(name).fit(lambda one: seconds(one)[~aside], measured[~aside], near=near)
     predicted = seconds(numbers)[aside]
-    band = band_of(predicted, measured[aside])
-    name = f"{first.framework}.{attention.kernel_of(lists[0][0])}.bf16_{first.kv_dtype}"
-    entry = Entry(first.framework, numbers, None, None, band, first.gpu, calibrated=True)
-    return FittedEntry(name, entry, int(np.sum(~aside)), mape(predicted, measured[aside]))
+    band, error = band_of(predicted, measured[aside]), mape(predicted, measured[aside])
+    kernels = {
+        name_of(o, b): _own(o, numbers) for b, some in zip(parts, fitted, strict=True) for o in some
+    }
+    for kernel, own in kernels.items():
+        entry = Entry(first.framework, own, None, None, band, first.gpu, calibrated=True)
+        yield FittedEntry(kernel, entry, int(np.sum(~aside)), error)
 
 
-def _is_list(operator: Compute) -> TypeGuard[Attention]:
-    return isinstance(operator, Attention) and operator.listed
+SCORES, HOST, NARROW = "scores_", "host_s", "narrow"
+"""Prefix of the numbers of scores, the host's time, and the rate with 8-bit keys over that with
+16-bit keys, in forms of blocks."""
+
+
+def name_of(operator: Attention | IndexScores, block: blocks.TimedBlock) -> str:
+    """Return the name of an operator's entry: engine, kernel and precisions."""
+    if isinstance(operator, Attention):
+        kernel, dtype = attention.kernel_of(operator), f"bf16_{block.kv_dtype}"
+    else:
+        kernel, dtype = auxiliary_kernels.kernel_of(operator), auxiliary_kernels.INDEX_DTYPE
+    return f"{block.framework}.{kernel}.{dtype}"
+
+
+def _own(operator: Compute, numbers: calibration.Numbers) -> dict[str, float]:
+    """Return the numbers of an operator's kernel among those of a block."""
+    if isinstance(operator, IndexScores):
+        return {k.removeprefix(SCORES): v for k, v in numbers.items() if k.startswith(SCORES)}
+    others = ("gap_s", HOST, NARROW)
+    own = {k: v for k, v in numbers.items() if not k.startswith(SCORES) and k not in others}
+    if isinstance(operator, Attention) and BYTES[operator.kv_dtype] < BYTES[operator.dtype]:
+        own["compute"] *= numbers.get(NARROW, 1.0)
+    return own
+
+
+def _seconds(operator: Attention | IndexScores, gpu: Gpu, numbers: calibration.Numbers) -> Floats:
+    own = _own(operator, numbers)
+    if isinstance(operator, Attention):
+        return attention.form_seconds(operator, gpu, own)
+    return auxiliary_kernels.fitted_seconds(operator, gpu, own)
+
+
+def _is_fitted(operator: Compute, with_scores: bool) -> TypeGuard[Attention | IndexScores]:
+    if isinstance(operator, Attention):
+        return operator.listed
+    return with_scores and isinstance(operator, IndexScores)

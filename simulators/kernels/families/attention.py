@@ -167,8 +167,11 @@ def split_phases(attention: Attention) -> tuple[Attention, Attention]:
 def kernel_of(attention: Attention) -> str:
     """Return the name of the kernel; latent attention and lists of keys have separate kernels.
 
-    Those of lists are named by the numbers of a key: 576 (DeepSeek-V3.2, GLM-5), 512 (DeepSeek-V4).
+    Those of lists of latents are named by the numbers of a key: 576 (DeepSeek-V3.2, GLM-5), 512
+    (DeepSeek-V4). Lists of blocks (MiniMax-M3) have a kernel per phase.
     """
+    if attention.listed and not attention.latent:
+        return f"{LISTED}_blocks_{attention.phase}"
     if attention.listed:
         return f"{LISTED}_{2.0 * attention.kv_heads * attention.head_dim:.0f}"
     return f"mla_{attention.phase}" if attention.latent else attention.phase
@@ -230,6 +233,8 @@ def _entry(attention: Attention, gpu: Gpu, profile: Profile) -> Entry | None:
     dtype = "bf16" if BYTES[attention.dtype] == BYTES["bf16"] else "fp8"
     kv = "bf16" if BYTES[attention.kv_dtype] >= BYTES["bf16"] else "fp8"
     found = entry_of(gpu, profile, kernel_of(attention), stand_in_formats(dtype, kv))
+    if found is None and attention.listed and not attention.latent and attention.phase == "mixed":
+        return None  # prompts and decodes have separate kernels
     if found is None and attention.listed:
         return _entry(replace(attention, listed=False, context_tokens=0.0), gpu, profile)
     if found is None or not is_unified(attention, gpu, profile.framework):
@@ -309,6 +314,10 @@ def decode_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Floats
     return np.asarray(numbers["start_s"] + busy_s + blocks_s, np.float64)
 
 
+EMPTY_ROWS = 128.0
+"""Query rows of a tile of kernels that launch blocks without work."""
+
+
 def listed_seconds(
     a: Attention,
     gpu: Gpu,
@@ -317,16 +326,24 @@ def listed_seconds(
 ) -> Floats:
     """Return the uncorrected seconds of queries with lists of keys, each on `shared` SMs.
 
-    Kernels of several queries per request first collect what a request needs.
+    Kernels of several queries per request first collect what a request needs. Lists of blocks are
+    gathered query by query, for at least `group_rows` query heads of each key head; every request
+    has a block for each tile of the batch's query rows, whether or not these are its own.
     """
     queries, pairs, keys, requests = sums(a)
+    heads = np.asarray(a.heads, np.float64)
+    if not a.latent:
+        keys, heads = pairs, np.maximum(heads, a.kv_heads * numbers["group_rows"])
     rate = numbers["compute"] * gpu.peak(a.dtype)
-    compute_s = 4.0 * a.head_dim * a.heads * pairs / rate
+    compute_s = 4.0 * a.head_dim * heads * pairs / rate
     one_s = compute_s / np.maximum(queries, 1.0) * gpu.sm_count / numbers["shared"]
     gathered = 2.0 * a.kv_heads * a.head_dim * BYTES[a.kv_dtype] * keys
     gathered_s = gathered / (numbers["list_speed"] * gpu.hbm_bytes_per_s)
     chunks = np.where(queries > requests, requests, 0.0)
     collected_s = chunks * numbers["request_clocks"] / gpu.clock_hz
+    if "empty_clocks" in numbers:
+        launched = requests * queries * a.heads / EMPTY_ROWS / gpu.sm_count
+        collected_s = collected_s + launched * numbers["empty_clocks"] / gpu.clock_hz
     seconds = numbers["start_s"] + four_norm(compute_s, one_s) + gathered_s + collected_s
     return np.asarray(seconds, np.float64)
 

@@ -102,7 +102,7 @@ def kernel_of(op: Auxiliary) -> str:
     if isinstance(op, ops.StateUpdate):
         return f"delta_{op.phase}"
     if isinstance(op, ops.IndexScores):
-        return f"index_scores_{op.phase}"
+        return f"index_blocks_{op.phase}" if op.block > 1.0 else f"index_scores_{op.phase}"
     if isinstance(op, ops.IndexChoice):
         return "index_choice"
     if isinstance(op, ops.StreamMixing):
@@ -124,6 +124,8 @@ def fitted_seconds(op: Auxiliary, gpu: Gpu, entry: Entry | Mapping[str, float]) 
     """Return the seconds by given constants, or by the constants and trees of an entry."""
     work = work_of(op)
     numbers = entry.numbers if isinstance(entry, Entry) else entry
+    if isinstance(op, ops.IndexScores) and op.heads == 1.0 and "lone" in numbers:
+        numbers = {**numbers, "bandwidth": numbers["bandwidth"] * numbers["lone"]}
     dtype = dtype_on(op, gpu)
     seconds = form_seconds(work, dtype, gpu, numbers)
     if isinstance(entry, Entry) and entry.correction is not None:
@@ -240,16 +242,24 @@ def _embedding(e: ops.Embedding) -> KernelWork:
 
 
 def _scores(s: ops.IndexScores) -> KernelWork:
-    """Return the work of scores. A tile of queries of several requests scores the keys of all."""
+    """Return the work of scores.
+
+    A tile of queries of several requests scores the keys of all. Scores of blocks have tiles of one
+    request.
+    """
     requests, queries, pairs, keys = _columns(s.requests, s.query_tokens, s.pairs, s.kv_tokens)
     each, mean, ends = _each(queries, requests), _each(pairs, queries), _each(keys, requests)
     read = s.head_dim * BYTES[INDEX_DTYPE] + SCALE_BYTES
     if s.phase == "decode":
-        tiles, padded, longest = queries, pairs, np.zeros_like(pairs)
+        tiles, padded = queries, pairs
+        longest = ends if s.block > 1.0 else np.zeros_like(pairs)
     else:
         tile = TILE_ROWS / s.heads
-        span = np.maximum(tile / np.maximum(each, 1.0), 1.0)
-        tiles = np.ceil(queries / tile)
+        if s.block > 1.0:
+            span, tiles = np.ones_like(each), requests * np.ceil(each / tile)
+        else:
+            span = np.maximum(tile / np.maximum(each, 1.0), 1.0)
+            tiles = np.ceil(queries / tile)
         padded, longest = tiles * tile * span * mean, span * ends
     moved = (
         keys * read
@@ -329,7 +339,9 @@ def _entry(op: Auxiliary, gpu: Gpu, profile: Profile) -> Entry | None:
     """
     kernel = kernel_of(op)
     if isinstance(op, ops.IndexScores):
-        return entry_of(gpu, profile, kernel, (INDEX_DTYPE,))
+        names = dict.fromkeys((kernel, f"index_scores_{op.phase}"))
+        found = (entry_of(gpu, profile, name, (INDEX_DTYPE,)) for name in names)
+        return next((entry for entry in found if entry is not None), None)
     dtype = "bf16" if BYTES[op.dtype] == BYTES["bf16"] else op.dtype
     if isinstance(op, ops.StateUpdate | ops.CausalConvolution) and op.rule != "delta":
         dtype = op.rule

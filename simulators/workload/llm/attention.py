@@ -185,7 +185,7 @@ def _together(chunks: Attention, decodes: Attention) -> Attention:
         kv_tokens=chunks.kv_tokens + decodes.kv_tokens,
         decodes=decodes.requests,
         decode_kv_tokens=decodes.kv_tokens,
-        context_tokens=decodes.context_tokens,
+        context_tokens=chunks.context_tokens + decodes.context_tokens,
     )
 
 
@@ -277,10 +277,11 @@ def _sparse(phase: str, shard: Shard, step: Step, whole: Attention) -> tuple[Com
     """Return full layers, and layers whose indexer selects blocks of keys (MiniMax-M3, 2026)."""
     top_k, indexed = float(shard.model.index_top_k), whole.repeat * shard.model.index_share
     chosen = _attention(phase, shard, indexed, _seen_through(step, top_k))
+    seen = step.decode_kv_tokens if phase == "decode" else step.prefill_kv_tokens
     return (
         replace(whole, repeat=whole.repeat - indexed),
         *index_choice(phase, shard, _sums(phase, step)),
-        replace(chosen, name=f"{phase}_sparse_attention"),
+        replace(chosen, name=f"{phase}_sparse_attention", listed=True, context_tokens=seen),
     )
 
 
