@@ -38,6 +38,8 @@ KINDS = {
     "delta": STATES,
     "convolution": STATES,
     "mixing": STATES,
+    "sparse": STATES,
+    "index": STATES,
 }
 """Kinds of calibration other than `fused`, by the first word of a kernel's name."""
 
