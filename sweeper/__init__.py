@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sweeper.commands.ask import ask as ask
     from sweeper.configuration import Configuration as Configuration
     from sweeper.query.analysis import best_per as best_per
     from sweeper.query.analysis import cheapest as cheapest
@@ -30,11 +31,13 @@ if TYPE_CHECKING:
     from sweeper.query.uncertainty import probable_front as probable_front
     from sweeper.report.answers import Answers as Answers
     from sweeper.report.answers import latest as latest
+    from sweeper.report.scatter import plot as plot
     from sweeper.space.design_space import DesignSpace as DesignSpace
     from sweeper.store.store import Store as Store
     from sweeper.sweep import Sweep as Sweep
 
 _MODULES = {
+    "commands.ask": "ask",
     "configuration": "Configuration",
     "query.analysis": "best_per cheapest replicas_for sensitivity steps_from",
     "query.fronts": "crowding_distance epsilon_front hypervolume rank_layers",
@@ -42,6 +45,7 @@ _MODULES = {
     "query.scenarios": "across repriced",
     "query.uncertainty": "probable_front",
     "report.answers": "Answers latest",
+    "report.scatter": "plot",
     "space.design_space": "DesignSpace",
     "store.store": "Store",
     "sweep": "Sweep",

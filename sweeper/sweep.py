@@ -11,6 +11,7 @@ import polars as pl
 from simulators.core.contract import is_registered, load_simulator, objectives_of
 from sweeper.engines import Engine, Say, load_engine
 from sweeper.engines.task import UNSTATED, Limits, Task
+from sweeper.query.pareto import STATUS
 from sweeper.query.scenarios import repriced, unpriced
 from sweeper.samplers import Goal, Sampler, SearchSampler, load_sampler
 from sweeper.samplers._search_driver import as_sampler
@@ -93,6 +94,8 @@ class Sweep:
     ) -> pl.LazyFrame:
         """Run the sweep and return all rows, which stay in the store.
 
+        The first columns are the axes that vary, and `status`.
+
         An interrupted sweep can be run again; it loses only the batches in progress.
 
         Args:
@@ -114,4 +117,7 @@ class Sweep:
                 if left:
                     for part in pool.run(task, fresh, left, say):
                         watch(part)
-        return repriced(self.store.scan(), self.priced or self.space)
+        rows = repriced(self.store.scan(), self.priced or self.space)
+        names = rows.collect_schema().names()
+        varied = [name for name in (self.priced or self.space).varied if name in names]
+        return rows.select(list(dict.fromkeys([*varied, STATUS, *names])))

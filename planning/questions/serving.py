@@ -418,15 +418,15 @@ def _remedies(tried: Sequence[GpuOptions], gpus: int) -> tuple[list[str], int]:
     for one in tried:
         sheet = load_gpu(one.gpu)
         for model, dtypes in one.dtypes.items():
-            room = 0.9 * sheet.hbm_bytes
+            free_bytes = 0.9 * sheet.hbm_bytes
             bytes_of = {
                 dtype: weight_bytes(load_model(model), Parallelism(), dtype)
                 for dtype in (*dtypes, *SMALLER)
                 if is_supported(sheet.peak_flops, dtype)
             }
             least = min((bytes_of[dtype] for dtype in dtypes), default=inf)
-            used += [least / room] if least < inf else []
-            fitting += [d for d, size in bytes_of.items() if size < min(least, gpus * room)]
+            used += [least / free_bytes] if least < inf else []
+            fitting += [d for d, size in bytes_of.items() if size < min(least, gpus * free_bytes)]
     needed = 2 ** max(0, ceil(log2(min(used)))) if used else gpus
     return [f"--dtype {dtype}" for dtype in SMALLER if dtype in fitting], needed
 

@@ -8,8 +8,10 @@ on the stored sweep. If designs have replicas, the search looks for the smallest
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import functools
+import io
 import json
 import math
 import statistics
@@ -59,6 +61,34 @@ Row = Mapping[str, Any]
 
 def main(words: list[str]) -> int:
     """Sweep and print the answer; the exit code is 1 if no design meets the SLO."""
+    answer = answer_to(words)
+    if answer.chosen.json:
+        print(json.dumps(answer.to_dict(), indent=1, default=str))
+    else:
+        answer.print()
+    return 0 if answer.is_found else 1
+
+
+def ask(simulator: str = "", **flags: Any) -> Answer:
+    """Return the answer to a question, for a notebook, which shows it as the command prints it.
+
+    Args:
+        simulator: empty, or `training`.
+        flags: the flags of the command, as in `model="llama3_1_8b", gpu=["h100", "l40s"], qps=2`.
+
+    Raises:
+        UserError: a flag is missing, unknown or invalid.
+    """
+    words = [simulator] if simulator else list[str]()
+    for name, value in flags.items():
+        values = value if isinstance(value, list | tuple) else [value]
+        words += [f"--{name.replace('_', '-')}", ",".join(map(str, values))]
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        return answer_to(words)
+
+
+def answer_to(words: list[str]) -> Answer:
+    """Sweep and return the answer to a question by flags."""
     verbs = {f"--{name.removesuffix('ing')}": name for name in QUESTIONS.names()}
     if words and words[0] in verbs:  # `--train MODEL`
         words = [verbs[words[0]], "--model", *words[1:]]
@@ -80,12 +110,7 @@ def main(words: list[str]) -> int:
         raise UserError(question.too_large)
     slo = SloProbability(question, chosen.confidence, chosen.band)
     last = sweep(_fewest(asked, question, slo, is_free=chosen.engine_ == "auto")).answers
-    answer = Answer(question, last, verdicts(question, last, slo), chosen)
-    if chosen.json:
-        print(json.dumps(answer.to_dict(), indent=1, default=str))
-    else:
-        answer.print()
-    return 0 if answer.is_found else 1
+    return Answer(question, last, verdicts(question, last, slo), chosen)
 
 
 def _fewest(asked: Asked, question: Question, slo: SloProbability, *, is_free: bool) -> Asked:
@@ -313,6 +338,22 @@ class Answer:
     def is_found(self) -> bool:
         """Whether some design meets the deadlines under every load."""
         return all(best is not None for *_, best in self._loads)
+
+    def __repr__(self) -> str:
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            self.print()
+        return said.getvalue().strip()
+
+    @property
+    def design(self) -> Row | None:
+        """The best design under the first load with one; None without such a load."""
+        return next((best.row for *_, best in self._loads if best), None)
+
+    @property
+    def results(self) -> pl.LazyFrame:
+        """All simulated designs."""
+        return self.last.results
 
     def print(self) -> None:
         """Print the devices, the best design and the deployment command for each load."""

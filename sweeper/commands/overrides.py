@@ -18,9 +18,10 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+import sweeper.engines as engines
+import sweeper.samplers as samplers
 from simulators.core.errors import UnknownNameError, UserError, unknown
 from simulators.core.folder import is_dotted
-from sweeper import engines, samplers
 from sweeper.configuration import FAILURES, TOP, check_types
 from sweeper.space.shipped_files import conf, find_space, sites, spaces
 from sweeper.space.space_file import KEYS, flat, read_site, read_space

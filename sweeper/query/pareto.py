@@ -20,7 +20,8 @@ from sweeper.query.fronts import Matrix, distinct_front, group_fronts
 from sweeper.space.design_space import Objectives, check_directions
 from sweeper.space.sql import check_columns, computed, condition
 
-FEASIBLE = pl.col("status").cast(pl.String) == "ok"
+STATUS = "status"
+FEASIBLE = pl.col(STATUS).cast(pl.String) == "ok"
 """Whether a row is a feasible design with metrics."""
 _AT_ONCE = 100_000
 """Rows held in memory at a time; the front of a larger table is the front of its parts' fronts."""
@@ -36,7 +37,8 @@ def pareto_front(
     """Return the non-dominated designs, best in the first objective first.
 
     One row per distinct vector of objectives (and group), with all columns of `results` and
-    `equivalents`, the number of designs with this vector. Rows with a status other than `ok` and
+    `equivalents`, the number of designs with this vector. The first columns are the axes that vary
+    in a sweep, and the objectives. Rows with a status other than `ok` and
     rows without a value of an objective are excluded. `per` names columns; each combination of
     their values has a separate front.
 
@@ -57,6 +59,9 @@ def pareto_front(
     wanted = _merged(found, objectives, per).sort("__row")
     front = rows_at(results, wanted["__row"]).sort("__row")
     front = front.with_columns(wanted["equivalents"]).drop("__row")
+    names = front.columns
+    varied = names[: names.index(STATUS)] if STATUS in names else []  # of a sweep, its axes
+    front = front.select(list(dict.fromkeys([*varied, *(objectives if varied else ()), *names])))
     first, better = next(iter(objectives.items()))
     return front.sort([*per, first], descending=[False] * len(per) + [better == "max"])
 

@@ -36,6 +36,10 @@ from sweeper.space.sql import condition, joined
 _LARGEST = 2**62  # points have 64-bit numbers; the last bit allows counting past the end
 
 
+_SHOWN, _FEW, _WIDE = 7, 4, 96
+"""Axes, values per axis and characters per line of a printed space."""
+
+
 @dataclass(frozen=True)
 class DesignSpace(Product):
     """All combinations of the axes' values that the constraints allow.
@@ -49,6 +53,25 @@ class DesignSpace(Product):
 
     derived: Mapping[str, str] = field(default_factory=dict)
     constraints: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return the simulator, the number of points and the axes that vary, in ten lines at most.
+
+        >>> DesignSpace.of("kernels", gpu="l4", op="gemm", m="1..400")
+        DesignSpace of 'kernels': 400 points
+          m: 1, 2, 3, 4, ... (400)
+        """
+        varied = self.varied
+        lines = [f"DesignSpace of '{self.simulator}': {self.size:,} points"]
+        for name in varied[:_SHOWN]:
+            values = list(dict.fromkeys(self.axes[name]))
+            more = f", ... ({len(values):,})" if len(values) > _FEW else ""
+            lines.append(f"  {name}: {', '.join(map(str, values[:_FEW]))}{more}")
+        if len(varied) > _SHOWN:
+            lines.append(f"  and {len(varied) - _SHOWN} more: {', '.join(varied[_SHOWN:])}")
+        if self.constraints:
+            lines.append(f"  constraints: {' AND '.join(self.constraints)}")
+        return "\n".join(line if len(line) <= _WIDE else f"{line[:_WIDE]} ..." for line in lines)
 
     @classmethod
     def of(
