@@ -16,6 +16,7 @@ import numpy as np
 from planning.calibrate.measurements import Gain, read_table, write_calibration
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
+from simulators.catalog.model import load_model
 from simulators.composition.replica import load_runtime
 from simulators.core.calibration import read_choice
 from simulators.core.errors import UserError
@@ -29,6 +30,7 @@ from simulators.serving.measured_deployments import (
     point_of,
 )
 from simulators.serving.simulator import simulate
+from simulators.workload.llm.memory import weight_bytes
 
 OWN = Path("catalog") / "runtimes"
 """Folder of a user's own runtimes."""
@@ -51,13 +53,15 @@ def calibrate_deployment(name: str, measured: Path) -> tuple[list[Gain], Path]:
             (longest lengths) and tpot_s; optionally ttft_s, tp, ep, attention_dp, dtype, kv_dtype.
 
     Raises:
-        UserError: a column or value is missing, the rows are of several families, or the name is
-            built in.
+        UserError: a column or value is missing, a TPOT is below the bound of the memory bandwidth,
+            the rows are of several families, or the name is built in.
     """
     if (PACKAGE / RUNTIMES.path / f"{name}.toml").is_file():
         raise UserError(f"'{name}' is a built-in runtime; choose another name")
     table = read_table(measured, NEEDED).to_pylist()
     rows = [measured_deployment(row) for row in table]
+    for number, row in enumerate(rows, 1):
+        _check_bandwidth(number, row)
     families = {(row.model, row.gpu, row.framework, row.dtype) for row in rows}
     if len(families) != 1:
         raise UserError(
@@ -79,6 +83,21 @@ def calibrate_deployment(name: str, measured: Path) -> tuple[list[Gain], Path]:
     file = OWN / f"{name}.toml"
     write_calibration(file, content, measured, len(rows), "rows left out in turn", gain.after)
     return [gain], file
+
+
+def _check_bandwidth(number: int, row: Deployed) -> None:
+    """Raise `UserError` for a TPOT below the time to read the weights of one token once."""
+    gpu, model = load_gpu(row.gpu), load_model(row.model)
+    table = 0.0 if model.tied_embeddings else model.vocab * model.hidden / model.parameters
+    share = model.active_parameters / model.parameters - table
+    bound_s = share * weight_bytes(model, row.layout, row.dtype) / gpu.hbm_bytes_per_s
+    if row.tpot_s < bound_s:
+        raise UserError(
+            f"row {number}: a TPOT of {1e3 * row.tpot_s:.3g} ms is below {1e3 * bound_s:.3g} ms, "
+            f"the time to read the {row.dtype} weights of {row.model} once from the memory of "
+            f"{row.layout.tp} {row.gpu}. Nothing was calibrated. Are model, GPU, tp and dtype "
+            "right, is tpot_s in seconds, and was speculative decoding off?"
+        )
 
 
 def _tpot_s(row: Deployed) -> float:
