@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import integers, sampled_from
 
+from simulators.catalog.engine import kernel_choices
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.composition.adjustments import whole_lists
@@ -241,3 +242,13 @@ def test_lists_read_as_pages_are_not_padded() -> None:
     [narrow] = whole_lists((replace(short, kv_dtype="fp8"),), model, as_pages=True)
     assert isinstance(narrow, Attention)
     assert (narrow.heads, narrow.listed) == (64.0, True)
+
+
+def test_sglang_decodes_lists_on_an_h100_in_the_measured_time() -> None:
+    # 128 decodes with 8 heads: a block takes 153 us at 1,024 tokens and 93 us at 8.
+    keys = 128.0 * 1024.0
+    decodes = replace(listed(128.0, 128.0, 1024.0), heads=8.0, pairs=keys, kv_tokens=keys)
+    as_pages = load_gpu("h100_sxm").architecture in kernel_choices("sglang").lists_as_pages
+    [pages] = whole_lists((decodes,), load_model("deepseek_v3_2"), as_pages=as_pages)
+    assert isinstance(pages, Attention)
+    assert seconds(pages, "h100_sxm") == pytest.approx(60e-6, rel=0.3)
