@@ -11,11 +11,14 @@ import argparse
 import contextlib
 import dataclasses
 import functools
+import hashlib
+import inspect
 import io
 import json
 import math
 import statistics
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, product
@@ -108,7 +111,9 @@ def answer_to(words: list[str]) -> Answer:
     asked = asked_by([f"+space={file}", f"outputs={chosen.outputs}", *engine])
     if sum(asked.sweep.space.removed().values()) == asked.sweep.space.size:
         raise UserError(question.too_large)
-    slo = SloProbability(question, chosen.confidence, chosen.band)
+    store = asked.sweep.store
+    kept = None if "://" in store.folder else Path(store.folder, "prefilter", store.definition.id)
+    slo = SloProbability(question, chosen.confidence, chosen.band, kept)
     last = sweep(_fewest(asked, question, slo, is_free=chosen.engine_ == "auto")).answers
     return Answer(question, last, verdicts(question, last, slo), chosen)
 
@@ -157,6 +162,7 @@ class SloProbability:
     question: Question
     least: float  # required probability
     band: float  # half-width of the 90 % interval where none is stated
+    kept: Path | None = None  # folder of the prefilter's results, which later runs read
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -174,7 +180,20 @@ class SloProbability:
         """Return a lower bound of the ratio of each point's latency to the deadline."""
         if self.question.prefilter is None:
             return np.ones(batch.num_rows)
-        return self.question.prefilter(batch)
+        if self.kept is None:
+            return self.question.prefilter(batch)
+        source = Path(inspect.getfile(type(self.question.prefilter))).read_bytes()
+        name = hashlib.blake2b(source + batch.serialize().to_pybytes(), digest_size=16).hexdigest()
+        file = self.kept / f"{name}.npy"
+        if file.is_file():
+            ratios: NDArray[np.float64] = np.load(file, allow_pickle=False)
+            return ratios
+        ratios = self.question.prefilter(batch)
+        self.kept.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=self.kept, delete=False) as stream:
+            np.save(stream, ratios)
+        Path(stream.name).replace(file)  # whole, or not there
+        return ratios
 
     def _miss(self, row: Row) -> float:
         deadlines = self.question.deadlines
