@@ -96,7 +96,7 @@ def _finite(value: float | None) -> float:
 def at_logged_load(
     load: LoggedLoad, point: Mapping[str, Any], source: str
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the fields of a design that give it the load of a log, and what differs, in words.
+    """Return the fields that give a design the load of a log, and notes on the differences.
 
     Raises:
         UserError: the log is of another model.

@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import Any
 
 from deploy.benchmark import Benchmark, benchmark
+from deploy.startup import checkpoint_of, context_length
 from deploy.templates import filled, label
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.engine import ServingEngine, load_engine
@@ -216,12 +217,17 @@ def launch_of(point: ServingPoint, engine: str) -> EngineCommand:
     )
     model = load_model(point.model)
     options, file = _options(engine, sheet, point, model)
-    words = (*sheet.dtypes[point.dtype], *options, *sheet.kv_dtypes[point.kv_dtype])
+    repository, precision = checkpoint_of(
+        model,
+        repository_of(model, point.workload),
+        point.dtype,
+        sheet.dtypes[point.dtype],
+    )
+    words = (*precision, *options, *sheet.kv_dtypes[point.kv_dtype])
     undocumented = {word for word in words if word.startswith("--")} - {*sheet.options}
     assert not undocumented, f"{sheet.name} documents no option {undocumented}"
     gpus = point.tp * point.pp * point.attention_dp
     nodes = math.ceil(gpus / cluster_for(point.cluster, load_gpu(point.gpu)).gpus_per_node)
-    repository = repository_of(model, point.workload)
     return EngineCommand(sheet, repository, words, nodes, gpus, file)
 
 
@@ -249,6 +255,7 @@ def _options(
         OPTIONS.find(engine if path == engine else f"{path}{OPTIONS.suffix}"),
         point=point,
         model=model,
+        context=context_length(point, model),
         gpu=load_gpu(point.gpu),
         weight_bytes=weight_bytes(model, replica.layout, point.dtype),
         is_eager=replica.runtime.is_launching,

@@ -50,9 +50,14 @@ DESIGNS = {
         LLAMA, scheduler="trtllm", speculation=replace(LLAMA.speculation, method="mtp")
     ),
     "drafts of a model": replace(
-        LLAMA, speculation=replace(LLAMA.speculation, method="draft", draft_model="llama3_1_8b")
+        LLAMA,
+        speculation=replace(
+            LLAMA.speculation, method="draft", draft_model="llama3_1_8b", acceptance="0.7"
+        ),
     ),
-    "adapters": replace(LLAMA, chunk_size=2048, lora=replace(LLAMA.lora, adapters=500, rank=32)),
+    "adapters": replace(
+        LLAMA, tp=8, chunk_size=2048, lora=replace(LLAMA.lora, adapters=500, rank=32)
+    ),
     "experts": ServingPoint(
         model="deepseek_v3",
         gpu="h200_sxm",
@@ -168,7 +173,11 @@ def test_quantized_checkpoint_needs_no_dtype_option(dtype: str, engine: str) -> 
         chunk_size=2048,
     )
     text = deployment(design, engine)
-    assert f"# the checkpoint sets the precision: use a {dtype} checkpoint\n" in text
+    remarks = {
+        "bf16+fp4": "replace QUANTIZED_CHECKPOINT by a bf16+fp4 checkpoint of deepseek_v3",
+    }
+    said = remarks.get(dtype, f"the checkpoint sets the precision: use a {dtype} checkpoint")
+    assert f"# {said}\n" in text
     assert "--quantization" not in text
     needs_more = (dtype, engine) == ("bf16+w4a8", "vllm")
     assert ("VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1" in text) == needs_more
@@ -218,7 +227,8 @@ def test_five_designs_deploy_with_stable_names() -> None:
         assert text.startswith(f"# space {name}: llama3_1_70b on h100_sxm")
         command = text.split("\n", 1)[1]
         words = shlex.split(command.split("YAML\n")[-1].replace("\\\n", " "), comments=True)
-        assert "meta-llama/Llama-3.1-70B" in " ".join(words)
+        repository = "nvidia/Llama-3.1-70B-Instruct-FP8" if name == "trtllm" else ""
+        assert (repository or "meta-llama/Llama-3.1-70B") in words
 
 
 @pytest.mark.parametrize("target", ["kubernetes", "dynamo"])

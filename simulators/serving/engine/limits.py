@@ -244,19 +244,14 @@ def limits_of(
         prefix_blocks, move_s = host_tier(point, hardware.replica)
     ranks = ranks_of(point, scheduler)
     groups = point.attention_dp // ranks  # ranks that share a queue
-    adapters = fleet_of(point, hardware)
     method, watermark = point.speculation.method, point.cache.watermark
     reserve_full_isl = point.scheduling.scheduler_reserve_full_isl
-    blocks = kv_blocks(
+    blocks = _kv_blocks_of(
+        point,
         hardware,
-        memory_fraction=point.gpu_memory_utilization,
-        block_size=point.block_size,
+        scheduler,
+        drafter,
         tokens=tokens,
-        rows=point.max_num_seqs,
-        fraction_of_free=scheduler.fraction_of_free,
-        drafter=drafter,
-        adapter_bytes=adapters.bytes_per_gpu if adapters else 0.0,
-        kept_keys=kept_keys(point),
         sequences=point.max_num_seqs * point.attention_dp,
         mean_tokens=mean_tokens(lengths, context),
     )
@@ -296,6 +291,46 @@ def limits_of(
         ignore_eos=point.client.ignore_eos,
         schedule_conservativeness=point.scheduling.schedule_conservativeness,
         seed=point.seed,
+    )
+
+
+def longest_request(point: ServingPoint, hardware: Hardware, drafter: Drafter | None) -> int:
+    """Return the tokens of prompt and output of the longest request that fits a replica's memory.
+
+    Raises:
+        Infeasible: the model does not fit.
+    """
+    scheduler = load_scheduler(point.scheduler)
+    tokens = point.token_budget if scheduler.chunked else point.scheduling.max_batch_tokens
+    blocks = _kv_blocks_of(
+        point, hardware, scheduler, drafter, tokens=tokens, sequences=1, mean_tokens=0.0
+    )
+    return blocks // point.attention_dp * point.block_size
+
+
+def _kv_blocks_of(
+    point: ServingPoint,
+    hardware: Hardware,
+    scheduler: Scheduler,
+    drafter: Drafter | None,
+    *,
+    tokens: int,
+    sequences: int,
+    mean_tokens: float,
+) -> int:
+    adapters = fleet_of(point, hardware)
+    return kv_blocks(
+        hardware,
+        memory_fraction=point.gpu_memory_utilization,
+        block_size=point.block_size,
+        tokens=tokens,
+        rows=point.max_num_seqs,
+        fraction_of_free=scheduler.fraction_of_free,
+        drafter=drafter,
+        adapter_bytes=adapters.bytes_per_gpu if adapters else 0.0,
+        kept_keys=kept_keys(point),
+        sequences=sequences,
+        mean_tokens=mean_tokens,
     )
 
 

@@ -278,6 +278,9 @@ def check_layout(model: LanguageModel, layout: Parallelism) -> None:
     _check_routing(model, layout)
     if model.heads % tp:
         raise Infeasible("tp_does_not_divide_heads", f"tp {tp}, {name} has {model.heads} heads")
+    kv_heads = model.kv_heads
+    if tp > 1 and not model.is_latent and max(kv_heads, tp) % min(kv_heads, tp):
+        raise Infeasible("tp_does_not_divide_kv_heads", f"tp {tp}, {name} has {kv_heads} KV heads")
     if pp > max(1, model.layers):  # a model may consist of heads alone
         raise Infeasible("pp_exceeds_layers", f"pp {pp}, {name} has {model.layers}")
 
