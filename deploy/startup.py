@@ -53,7 +53,7 @@ def context_length(point: ServingPoint, model: LanguageModel) -> int:
     return min(asked, blocks * point.block_size)
 
 
-def checkpoint_of(
+def checkpoint_in_dtype(
     model: LanguageModel, repository: str, dtype: str, options: Sequence[str]
 ) -> tuple[str, Sequence[str]]:
     """Return the repository of a precision's checkpoint, and the options that name the precision.

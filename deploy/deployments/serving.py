@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Any
 
 from deploy.benchmark import Benchmark, benchmark
-from deploy.startup import checkpoint_of, context_length
+from deploy.startup import checkpoint_in_dtype, context_length
 from deploy.templates import filled, label
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.engine import ServingEngine, load_engine
@@ -217,7 +217,7 @@ def launch_of(point: ServingPoint, engine: str) -> EngineCommand:
     )
     model = load_model(point.model)
     options, file = _options(engine, sheet, point, model)
-    repository, precision = checkpoint_of(
+    repository, precision = checkpoint_in_dtype(
         model,
         repository_of(model, point.workload),
         point.dtype,

@@ -102,8 +102,8 @@ def test_experts_of_whole_gpus_start_where_split_experts_do_not() -> None:
 @pytest.mark.parametrize(
     ("model", "dtype", "engine", "repository"),
     [
-        ("llama3_1_8b", "bf16", "vllm", "meta-llama/Llama-3.1-8B"),
-        ("llama3_1_8b", "fp8", "vllm", "meta-llama/Llama-3.1-8B"),  # quantized at start
+        ("llama3_1_8b", "bf16", "vllm", "meta-llama/Llama-3.1-8B-Instruct"),
+        ("llama3_1_8b", "fp8", "vllm", "meta-llama/Llama-3.1-8B-Instruct"),  # quantized at start
         ("llama3_1_8b", "fp8", "trtllm", "nvidia/Llama-3.1-8B-Instruct-FP8"),
         ("glm_4_7", "bf16", "vllm", "zai-org/GLM-4.7"),
         ("llama3_1_8b", "w4a16", "vllm", QUANTIZED),
