@@ -28,7 +28,7 @@ from simulators.catalog.cluster import THROUGH_HOST, Cluster, Link, cluster_for,
 from simulators.catalog.gpu import load_gpu
 from simulators.collectives import library_models
 from simulators.collectives.library_models import Network, Rates
-from simulators.collectives.measured import GROWTH, OWN_CALIBRATIONS, Curve, busbw_factor
+from simulators.collectives.measured import GROWTH, OCTAVES, OWN_CALIBRATIONS, Curve, busbw_factor
 from simulators.collectives.price import collective_time, expert_exchange_time
 from simulators.core.jit import Floats, Ints
 from simulators.serving.engine import kv_transfer
@@ -188,7 +188,7 @@ def fitted_curves(measured: Curves, *, with_bands: bool = True) -> dict[Key, Cur
         mine = measured.of(key)
         octave = measured.octave[mine]
         trend = fit_trend(octave, measured.log_s[mine])
-        grid = np.arange(np.floor(octave.min()), np.ceil(octave.max()) + 1.0)
+        grid = np.arange(np.floor(octave.min()), np.ceil(octave.max()) + OCTAVES, OCTAVES)
         departure = process.log_s(np.full(grid.size, code), grid) - _trend_log_s(trend, grid)
         curves[key] = Curve(
             start_s=float(f"{trend[0]:.4g}"),

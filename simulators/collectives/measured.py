@@ -3,7 +3,7 @@
 A curve has a start time, a rate, and corrections in between. Small messages take the start time,
 large messages their bytes over the rate; between the two a library changes its protocol and its
 algorithm, so the time departs from `start + bytes / rate` by up to a third, in steps. The departure
-is stored by octaves of the size.
+is stored at every second octave of the size.
 
 Between two measured rank counts the time is interpolated over log2(ranks) at equal bytes on the
 wire; beyond the last, it grows per doubling as on other GPUs. A broadcast is priced as an
@@ -45,6 +45,9 @@ NEAREST = {
 STAND_INS = {"broadcast": "all_gather", "send_recv": "all_to_all"}
 """Measured collective whose curve replaces that of an unmeasured collective."""
 PCIE_NETWORKS = ("l40s", "rtx_pro_6000", "b60")
+OCTAVES = 2.0
+"""Between two departures of a curve. With sizes left out, the mean error is 5.40 % at one octave,
+5.45 at two, 6.05 at three and 7.04 at four."""
 STEP_BAND = 1.5
 """Each doubling of the ranks beyond the measured ones widens the interval by this factor."""
 
@@ -56,7 +59,7 @@ class Curve:
     start_s: float
     bytes_per_s: float
     first_octave: float  # log2 of the size of the first departure
-    departure: tuple[float, ...]  # log of time over start + bytes / rate, an octave apart
+    departure: tuple[float, ...]  # log of time over start + bytes / rate, `OCTAVES` apart
     band: float  # 90 % of held-out |log errors| are below
     measured_from: float  # log2 of the smallest and largest size that was measured
     measured_to: float
@@ -68,8 +71,8 @@ class Curve:
         >>> flat.time_s(np.array([1e6])).tolist()
         [2e-05]
         """
-        octave = np.log2(np.maximum(size_bytes, 1.0)) - self.first_octave
-        departed = np.interp(octave, np.arange(len(self.departure)), np.array(self.departure))
+        place = (np.log2(np.maximum(size_bytes, 1.0)) - self.first_octave) / OCTAVES
+        departed = np.interp(place, np.arange(len(self.departure)), np.array(self.departure))
         plain: Floats = (self.start_s + size_bytes / self.bytes_per_s) * np.exp(departed)
         return plain
 
