@@ -28,6 +28,7 @@ from lab.tables.deployments import (
     QWEN3_32B,
     QWEN3_32B_PEER,
     PublicDeployment,
+    newer_groups,
     silicon,
 )
 from lab.tables.records import is_gpu, is_model
@@ -310,7 +311,15 @@ def model_left_out(reference: Path) -> pl.DataFrame:
     """Return TPOT and TTFT of some loads of each replica, the model left out on all GPUs."""
     kept = [row for row in with_recipes(reference)[0] if not row.excluded]
     some = [kept[at[i]] for at in by_replica(kept).values() for i in evenly(len(at), MAX_LOADS)]
-    return _predicted(some, lambda row: row.model)[1]
+    return with_intervals(*_predicted(some, lambda row: row.model))
+
+
+def newer_releases(reference: Path) -> pl.DataFrame:
+    """Return TPOT and TTFT of the newest third of each engine's rows, by date, all left out."""
+    rows = [row for row in silicon(reference) if not row.excluded]
+    group = {row.name: one for row, one in zip(rows, newer_groups(rows), strict=True) if one}
+    newer = [row for row in rows if row.name in group]
+    return with_intervals(*_predicted(newer, lambda row: group[row.name]))
 
 
 def qwen3_32b(reference: Path) -> pl.DataFrame:

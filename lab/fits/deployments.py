@@ -19,7 +19,7 @@ from scipy.interpolate import make_interp_spline
 from lab.fits import methods
 from lab.fits.driver import Calibration, declared, settings
 from lab.fits.engines import LEFT_OUT, PACES, SAME_CONSTANTS, by_replica
-from lab.tables.deployments import PublicDeployment, silicon
+from lab.tables.deployments import NEWER, PublicDeployment, newer_groups, silicon
 from lab.tables.published import online
 from lab.tables.result_blocks import ResultBlock, blocks
 from lab.tables.rows import Bools
@@ -251,13 +251,16 @@ def fit_frontends(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
         for name in ("framework", "group", "model", "ttft_s")
     )
 
-    def fitted(kept: Bools) -> Numbers:
-        return fit_frontend(ttft_s[:, kept], running[kept], measured_s[kept], group[kept].tolist())
+    newer = np.array(newer_groups(rows))
+
+    def fitted(name: str, kept: Bools) -> Numbers:
+        rows = ttft_s[:, kept], running[kept], measured_s[kept], group[kept].tolist()
+        return fit_frontend(*rows, streams=name in CONFIG.streaming)
 
     servers: dict[str, Numbers] = {}
     for _ in range(CONFIG.simulations):
         ttft_s, running = engines_alone(rows, servers)
-        servers = {name: fitted(framework == name) for name in replica.FRAMEWORKS}
+        servers = {name: fitted(name, framework == name) for name in replica.FRAMEWORKS}
     numbers: dict[tuple[str, str], Numbers] = {}
     held_out_s = np.empty(framework.size)
     for name in replica.FRAMEWORKS:
@@ -265,10 +268,11 @@ def fit_frontends(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
         numbers[name, ""] = servers[name]
         for left_out in np.unique(group[own]).tolist():
             out = own & (group == left_out)
-            numbers[name, left_out] = fitted(own & ~out)
+            numbers[name, left_out] = fitted(name, own & ~out)
             held_out_s[out] = frontend_s(ttft_s[:, out], running[out], numbers[name, left_out])
         for left_out in np.unique(model[own]).tolist():
-            numbers[name, left_out] = fitted(own & (model != left_out))
+            numbers[name, left_out] = fitted(name, own & (model != left_out))
+        numbers[name, f"{name}.{NEWER}"] = fitted(name, own & (newer == ""))
     tables: dict[str, Any] = {}
     for (name, left_out), found in numbers.items():
         tables.setdefault(left_out, {})[name] = dict(zip(NUMBERS, found, strict=True))
@@ -335,22 +339,28 @@ def engines_alone(
 
 
 def fit_frontend(
-    ttft_s: Floats, running: Floats, measured_s: Floats, groups: Sequence[str]
+    ttft_s: Floats,
+    running: Floats,
+    measured_s: Floats,
+    groups: Sequence[str],
+    *,
+    streams: bool = True,
 ) -> Numbers:
     """Return seconds per request, per prompt token, and per running request.
 
-    Simulated `ttft_s` has a row for each of `TOKENS_S`. `measured_s`: measured TTFT.
+    Simulated `ttft_s` has a row for each of `TOKENS_S`. `measured_s`: measured TTFT. `streams`:
+    whether the time grows with running requests, whose tokens one process sends.
     """
     weights = methods.group_weights(groups)
     found: list[tuple[float, Numbers]] = []
-    design = np.stack([np.ones_like(measured_s), running], axis=-1)
+    design = np.stack([np.ones_like(measured_s), running * streams], axis=-1)
     for token_s, engine_s in zip(CONFIG.tokens_s, ttft_s, strict=True):
         request_s, stream_s = methods.least_log_error(
             design,
             engine_s,
             measured_s,
             weights,
-            scale=measured_s.mean() / design.mean(axis=0),
+            scale=measured_s.mean() / np.array([1.0, running.mean()]),
             rounds=CONFIG.rounds,
             soften=lambda error: (np.abs(error) + CONFIG.least_error) ** -0.5,
         ).tolist()

@@ -1,8 +1,8 @@
 """Fit engines' constants to whole deployments: a few per framework.
 
-A runtime's constants are a pace for each family of kernels, gaps of a layer and host times; each
-multiplies a column of a step's time. `engines.toml` says which kernels a runtime takes and whose
-constants it has. docs/explanation/deployments.md describes the fit.
+A runtime's constants are paces of some families of kernels, gaps of a layer and host times; each
+multiplies a column of a step's time. `engines.toml` says which paces are fitted, which kernels a
+runtime takes and whose constants it has. docs/explanation/deployments.md describes the fit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from lab.fits.driver import Calibration, declared, settings
 from lab.fits.methods import Constant, LeastSquares, fit_by_group, grouped, solve
-from lab.tables.deployments import silicon
+from lab.tables.deployments import newer_groups, silicon
 from lab.tables.passes import SESSION, StaticBatch, static_rows
 from lab.tables.records import replica_of
 from simulators.catalog.engine import load_engine
@@ -109,9 +109,11 @@ MANY = {family: f"many_{family}" for family in ("gemm", "experts")}
 
 PACES, HOST_TIMES = ("paces", "transferred", "many"), ("host_s", "sequence_s")
 GAPS = ("layer_s", *HOST_TIMES)
-KINDS = ("mixture_layer_s", "latent_layer_s", "index_layer_s", "state_layer_s")
+KINDS = ("index_layer_s", "state_layer_s")
 COLUMNS = ("fixed", *FAMILIES, *TRANSFERRED.values(), *MANY.values(), "messages", *GAPS, *KINDS)
-"""Terms of a step's time; all but `fixed` have constants."""
+"""Terms of a step's time. Kernels and messages without a fitted pace have a pace of 1."""
+
+TIMES = ("fixed", *FAMILIES, *TRANSFERRED.values(), *MANY.values(), "messages")
 
 
 def _kernels_of(name: str) -> dict[str, Any]:
@@ -161,8 +163,6 @@ def step_columns(replica: Replica, step: Step) -> Floats:
         "layer_s": part.layers,
         "host_s": 1.0,
         "sequence_s": replica.hosted(step.prefills + step.decodes),
-        "mixture_layer_s": part.expert_layers,
-        "latent_layer_s": part.layers * replica.model.is_latent,
         "index_layer_s": part.layers * (replica.model.index_top_k > 0),
         "state_layer_s": replica.model.state_layers,
     }
@@ -206,52 +206,58 @@ def numbers_of(runtime: Runtime, replica: Replica) -> Floats:
 def constants_of(
     columns: Floats, replicas: Sequence[Replica], runtimes: Sequence[str]
 ) -> Iterator[Constant]:
-    """Yield the constants: paces by architecture or fabric, gaps by framework and kind of layer.
+    """Yield the constants: paces by architecture or fabric, gaps of layers, host times of engines.
 
-    All engines share the gap of a kind of layer, except releases that have their own. An
-    architecture without measured kernels has paces of transferred kernels.
+    All engines share the gaps of a layer. A kind of layer that some releases name as their own has
+    a gap in these releases alone.
     """
     prior = CONFIG.priors
-    pace = prior["kernels"]
     column = {name: columns[:, i] for i, name in enumerate(COLUMNS)}
     architecture = np.array([replica.gpu.architecture for replica in replicas])
     fabric = np.array([replica.cluster.fabric_of(replica.gpu) for replica in replicas])
     engine = np.array([SAME_CONSTANTS.get(name, name) for name in runtimes])
     release = np.array(runtimes)
-    for name in sorted(set(architecture)):
-        mine = {kind: seconds * (architecture == name) for kind, seconds in column.items()}
-        for family in FAMILIES:
-            own, transferred = mine[family], mine[TRANSFERRED[family]]
-            many = mine[MANY[family]] if family in MANY else np.zeros_like(own)
-            if transferred.any() and not own.any():
-                yield Constant(f"transferred.{name}.{family}", transferred + many, *pace)
-                continue
-            yield Constant(f"paces.{name}.{family}", own + transferred, *pace)
-            if family in MANY:
-                yield Constant(f"many.{name}.{family}", many, *prior["many"])
-    for name in sorted(set(fabric)):
-        taken = column["messages"] * (fabric == name)
-        yield Constant(f"paces.{name}.messages", taken, *prior["messages"])
+    for name, families in CONFIG.paces.items():
+        for family in families:
+            is_kernel = family in FAMILIES
+            taken = column[family] + (column[TRANSFERRED[family]] if is_kernel else 0.0)
+            mine = taken * ((architecture if is_kernel else fabric) == name)
+            yield Constant(f"paces.{name}.{family}", mine, *prior.get(family, prior["kernels"]))
+    is_shared = np.isin(architecture, CONFIG.many)
+    for family, many in MANY.items():
+        yield Constant(f"many.{family}", column[many] * is_shared, *prior["many"])
+    yield Constant("layer_s", column["layer_s"], *prior["layer_s"])
     for name in sorted(set(engine.tolist())):
-        for gap in GAPS:
-            yield Constant(f"{name}.{gap}", column[gap] * (engine == name), *prior[gap])
+        for time in HOST_TIMES:
+            yield Constant(f"{name}.{time}", column[time] * (engine == name), *prior[time])
     for kind in KINDS:
         apart = [name for name, facts in ENGINES.items() if kind in facts.get("own", ())]
-        yield Constant(kind, column[kind] * ~np.isin(release, apart), *prior["kind"])
         for name in apart:
             yield Constant(f"{name}.{kind}", column[kind] * (release == name), *prior["kind"])
+        if not apart:
+            yield Constant(kind, column[kind], *prior["kind"])
+
+
+def fixed_of(columns: Floats, constants: Sequence[Constant]) -> Floats:
+    """Return the part of each row's time that no constant multiplies."""
+    times_s = columns[:, [COLUMNS.index(name) for name in TIMES]].sum(axis=1)
+    fitted = (c.column for c in constants if c.name.partition(".")[0] in PACES)
+    return np.asarray(times_s - sum(fitted), np.float64)
 
 
 def _runtime_table(name: str, value: Mapping[str, float]) -> dict[str, Any]:
-    own = {gap: value[f"{SAME_CONSTANTS.get(name, name)}.{gap}"] for gap in GAPS}
-    own |= {kind: value.get(f"{name}.{kind}", value[kind]) for kind in KINDS}
+    own = {"layer_s": value["layer_s"]}
+    own |= {time: value[f"{SAME_CONSTANTS.get(name, name)}.{time}"] for time in HOST_TIMES}
+    own |= {kind: value.get(f"{name}.{kind}", value.get(kind, 0.0)) for kind in KINDS}
     facts = {fact: ENGINES[name][fact] for fact in CONFIG.facts if fact in ENGINES[name]}
     facts = {"framework": _framework_of(name), **facts, **own, **_host_of(name, value)}
     table: dict[str, Any] = {"runtime": facts}
-    for constant, number in value.items():
-        kind, *place = constant.split(".")
-        if kind in PACES:
-            table.setdefault(kind, {}).setdefault(place[0], {})[place[1]] = number
+    for device, families in CONFIG.paces.items():
+        paces = {family: value[f"paces.{device}.{family}"] for family in families}
+        table.setdefault("paces", {})[device] = paces
+    table["many"] = {
+        chip: {family: value[f"many.{family}"] for family in MANY} for chip in CONFIG.many
+    }
     return table
 
 
@@ -284,22 +290,25 @@ def fit_engines(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     frameworks = [row.framework for row in rows] + [SESSION] * len(batches)
     runtimes = [row.runtime for row in rows] + [SESSION] * len(batches)
     groups = [row.group for row in rows] + [row.group for row in batches]
+    constants = list(constants_of(together, replicas + theirs, runtimes))
     problem = LeastSquares(
         measured_s=np.array([r.tpot_s for r in rows] + [b.measured_s for b in batches]),
         groups=groups,
-        fixed_s=together[:, COLUMNS.index("fixed")],
-        constants=list(constants_of(together, replicas + theirs, runtimes)),
+        fixed_s=fixed_of(together, constants),
+        constants=constants,
     )
     fitted = fit_by_group(problem)
     models = np.array([row.model for row in rows] + [""] * len(batches))
     without = dict(fitted.without) | {
         model: solve(problem, models != model) for model in sorted({row.model for row in rows})
     }
+    newer = np.array(newer_groups(rows) + [""] * len(batches))
+    without |= {group: solve(problem, newer != group) for group in sorted({*newer} - {""})}
     error = fitted.held_out_s / problem.measured_s - 1.0
     for name in sorted(set(frameworks)):
         whose = _framework_of(name)  # all its runtimes, as a later one may replace a group's
         named = {g for g, f in zip(groups, frameworks, strict=True) if _framework_of(f) == whose}
-        named |= {row.model for row in rows if row.framework == name}
+        named |= {row.model for row in rows if row.framework == name} | ({*newer} - {""})
         held_out = error[np.array(frameworks) == name]
         tables = {g: left_out_table(name, problem.named(without[g])) for g in sorted(named)}
         evidence = {"rows": held_out.size, "errors": held_out}

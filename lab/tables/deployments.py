@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -148,6 +148,7 @@ class PublicDeployment(Deployed):
     """A measured deployment as it was published, beside aiconfigurator's prediction."""
 
     name: str
+    measured: str | None  # date
     family: tuple[str, ...]  # model, GPU, framework, precision and version
     peer_ttft_s: float | None
     peer_tpot_s: float | None
@@ -193,6 +194,28 @@ def silicon(reference: Path, table: str = SILICON, peer: str = PEER) -> list[Pub
         load = (one.layout, one.clients, one.prompt, one.output)
         found.setdefault((*one.family, *load, *times), one)
     return list(found.values())
+
+
+NEWER = "newer"
+"""Group of the rows of an engine that are newer than the fit, as in `vllm.newer`."""
+
+
+def newer_groups(rows: Sequence[PublicDeployment]) -> list[str]:
+    """Return the group of each row in the newest third of its engine's, by date; empty of others.
+
+    Rows without a date are the oldest; all rows of a day are in the same part.
+    """
+    dates = [row.measured or "" for row in rows]
+    since = {}
+    for framework in {row.framework for row in rows}:
+        own = sorted(
+            date for date, row in zip(dates, rows, strict=True) if row.framework == framework
+        )
+        since[framework] = own[len(own) * 2 // 3]
+    return [
+        f"{row.framework}.{NEWER}" if date >= since[row.framework] else ""
+        for date, row in zip(dates, rows, strict=True)
+    ]
 
 
 def _by_id(table: Path, name: str = "id") -> dict[str, dict[str, Any]]:

@@ -130,9 +130,7 @@ class Runtime:
     framework: str = ""  # of kernels and messages; empty: the default of `kernels`
     # Competing libraries, by family or `family.architecture`.
     kernels: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    mixture_layer_s: float = 0.0  # additional gaps of an expert layer
-    latent_layer_s: float = 0.0  # of a layer with latent attention
-    index_layer_s: float = 0.0  # of a layer with an indexer
+    index_layer_s: float = 0.0  # additional gap of a layer with an indexer
     state_layer_s: float = 0.0  # of a layer with a recurrent state
     gpus: Sequence[str] = ()  # of the fit
     across: str = ""  # the runtime with tensor parallelism; empty: the same
@@ -200,13 +198,10 @@ class Runtime:
         return (gpu.measured_as or gpu.name) in self.gpus
 
     def extra_gaps_s(self, model: LanguageModel, part: Stage) -> float:
-        """Return the additional gaps of a stage's expert, latent, indexed and state layers."""
+        """Return the additional gaps of a stage's layers with indexers or states."""
         states = part.layers - attending_layers(model, part) if model.has_states else 0
         return (
-            self.mixture_layer_s * part.expert_layers
-            + self.latent_layer_s * model.is_latent * part.layers
-            + self.index_layer_s * (model.index_top_k > 0) * part.layers
-            + self.state_layer_s * states
+            self.index_layer_s * (model.index_top_k > 0) * part.layers + self.state_layer_s * states
         )
 
     def launch_s(

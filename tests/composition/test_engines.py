@@ -200,8 +200,8 @@ def test_what_if_gpu_keeps_the_factors_of_the_real_gpu() -> None:
 
 
 def test_transferred_kernels_use_fitted_factors_where_available() -> None:
-    runtime = load_runtime("vllm")
-    assert runtime.pace("hopper", "gemm", is_own=False) == runtime.pace("hopper", "gemm") != 1.0
+    runtime = replace(load_runtime("vllm"), transferred={"ada": {"gemm": 2.0}})
+    assert runtime.pace("hopper", "decode", is_own=False) == runtime.pace("hopper", "decode") != 1.0
     assert runtime.pace("ada", "gemm", is_own=False) != runtime.pace("ada", "gemm") == 1.0
 
 
