@@ -175,7 +175,14 @@ def result_blocks(reference: Path) -> pl.DataFrame:
             "TPOT": (metrics.tpot_mean_s, block.tpot_s),
             "throughput": (metrics.tokens_per_s, block.tokens_per_s),
         }
-        return figures("metric", pairs, number=number, label=block.path)
+        found = figures("metric", pairs, number=number, label=block.path)
+        ends = {
+            "TPOT": (metrics.tpot_mean_s_lo, metrics.tpot_mean_s_hi),
+            "throughput": (metrics.tokens_per_s_lo, metrics.tokens_per_s_hi),
+        }
+        return [
+            {**one, "lo": low, "hi": high} for one in found for low, high in [ends[one["metric"]]]
+        ]
 
     skipped = ({"skipped": why} for why in unknown)
     return together([*predict(enumerate(known), answer), *skipped])
