@@ -47,6 +47,13 @@ SPLIT = "split_"
 """Tables of numbers that were fitted without a part of the rows, for the strict figures."""
 
 
+NOT_COUNTED = {"ranks", "first_octave", "measured_from", "measured_to", "rows", "weight", "band"}
+"""Numbers that say where a curve was measured, and ends of intervals."""
+
+NOTHING = 0.0, 1.0
+"""Times and factors that change no prediction: they were held there."""
+
+
 class Kind(NamedTuple):
     """Calibration files of one kind."""
 
@@ -74,14 +81,19 @@ def _counts(pattern: re.Pattern[str]) -> tuple[int, int, int]:
         if provenance := content.pop("provenance", None):
             files += 1
             own = {key: one for key, one in content.items() if not key.startswith(SPLIT)}
-            shared = name if "/runtimes/" not in name else ""
-            numbers |= {(shared, *path, one) for path, one in leaves(own) if is_number(one)}
+            own.get("runtime", {}).pop("decoder_numbers", None)  # a fact of the source
+            is_shared = "/runtimes/" in name  # by files, and by architectures
+            numbers |= {
+                (path[0], path[-1], one) if is_shared else (name, *path, one)
+                for path, one in leaves(own)
+                if is_number(one) and one not in NOTHING and not NOT_COUNTED & {*path}
+            }
             rows.add((provenance["rows"], provenance["held_out_mape"], *provenance["sha256"]))
     return files, len(numbers), sum(one[0] for one in rows)
 
 
 def summary() -> str:
-    """Return the numbers and rows of every kind as a table."""
+    """Return the numbers, without ends of intervals, and the rows of every kind as a table."""
     cells = (
         (
             one.what,
