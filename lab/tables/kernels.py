@@ -74,8 +74,12 @@ LATENT, ATTENTION, EXPERTS = (tuple(FUSED.sizes[k]) for k in ("latent", "attenti
 SHAPE = {"mla_prefill": LATENT, "mla_decode": LATENT, "experts": EXPERTS}
 
 PRODUCERS = (*FRAMEWORKS, "pytorch")  # frameworks whose products the table holds
-KERNELS = {("vllm", "fp8"): "CutlassFP8ScaledMMLinearKernel"}
-"""The kernel to use where a table mixes several."""
+KERNELS = {
+    ("vllm", "fp8"): ["CutlassFP8ScaledMMLinearKernel"],
+    ("vllm", "fp8_block"): ["DeepGemmFp8BlockScaledMMKernel", "FlashInferFp8BlockScaledMMKernel"],
+}
+"""The kernels to use where a table mixes several. In blocks, CUTLASS runs only matrices whose sides
+are no multiples of 64 (n) and 128 (k), which models do not have."""
 
 ROW_COLUMNS = {ENGINE.layers: "tokens", ENGINE.heads: "sequences"}  # of products, by table
 LAYER_LABELS: dict[str, Any] = {"framework": "vllm", "dtype": "bf16"}
@@ -115,6 +119,8 @@ def tables_of(kernel: str) -> list[str]:
 def measured_in(table: pa.Table, gpu: str, kernel: str, least_rows: int) -> list[Rows]:
     """Return a table's rows by framework and precisions, each of its most used kernel.
 
+    Kernels among which an engine chooses by the layout of a layer count as one.
+
     Args:
         table: rows of one GPU and kernel, with the columns of its reference table.
         gpu: name of the data sheet.
@@ -133,6 +139,8 @@ def measured_in(table: pa.Table, gpu: str, kernel: str, least_rows: int) -> list
         variant = "" if spread == "balanced" else spread
         part = replace(kernel_rows(rows, kernel, gpu, label["framework"], dtypes), variant=variant)
         before = found.get((part.name, variant))
+        if before is not None and [gpu, part.framework, part.version, dtypes] in FUSED.dispatched:
+            [part] = joined([before, part], lambda rows: (rows.name, rows.version))
         if before is None or len(before) < len(part):
             found[part.name, variant] = part
     return list(found.values())
@@ -340,6 +348,8 @@ def read_tensor_rows(reference: Path, frameworks: tuple[str, ...]) -> tuple[Rows
     found: list[Rows] = []
     for table in existing(reference / TENSOR.table):
         found += plain_rows(table, frameworks)
+    for table in existing(reference / TENSOR.again_table, gemm_dtype=TENSOR.again_kinds):
+        found += plain_rows(table, frameworks)
     for table in existing(reference / TENSOR.latent_table):
         found += _latent_rows(table, frameworks)
     return tuple(found)
@@ -353,8 +363,8 @@ def plain_rows(
     `gpus`: data sheets by the table's names of GPUs.
     """
     for key, rows in _known(table, "gemm_dtype", frameworks, gpus, TENSOR.kinds):
-        if kernel := KERNELS.get(key[1:]):
-            rows = rows.filter(pc.equal(rows["kernel"], kernel))
+        if kernels := KERNELS.get(key[1:]):
+            rows = rows.filter(pc.is_in(rows["kernel"].cast(pa.string()), pa.array(kernels)))
         if rows.num_rows and not is_host_timed(found := product_rows(rows, *key)):
             yield found
 

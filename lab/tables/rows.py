@@ -34,6 +34,9 @@ Range = tuple[float, float]
 
 mape = relative_error
 
+WITHDRAWN = read_toml(Path(__file__).with_name("withdrawn.toml"))["withdrawn"]
+"""Rows that their authors withdrew: tables, condition, reason and source."""
+
 STORED_RUNS = read_toml(Path(__file__).with_name("stored_runs.toml"))
 """How stored runs of engines and simulators are simulated."""
 
@@ -210,7 +213,7 @@ def _mix(x: Groups) -> Groups:
 
 
 def read_table(file: Path, needs: Sequence[str] = (), /, **wanted: Any) -> pa.Table:
-    """Return a measured table, Parquet or CSV.
+    """Return a measured table, Parquet or CSV, without the rows that their authors withdrew.
 
     Args:
         file: the table.
@@ -224,7 +227,11 @@ def read_table(file: Path, needs: Sequence[str] = (), /, **wanted: Any) -> pa.Ta
         (name, "in" if isinstance(value, list | tuple) else "==", value)
         for name, value in wanted.items()
     ]
-    return measurements.read_table(file, needs, filters)
+    table = measurements.read_table(file, needs, filters)
+    for one in WITHDRAWN:
+        if any(map(file.match, one["tables"])):
+            table = chosen_rows(table, f"NOT COALESCE({one['where']}, FALSE)")
+    return table
 
 
 def read_frame(file: Path, needs: Sequence[str] = (), /, **wanted: Any) -> pl.DataFrame:

@@ -48,7 +48,7 @@ from simulators.workload.operators import (
     Norm,
     Quantisation,
 )
-from simulators.workload.precision import BYTES, QUANTISED, precision
+from simulators.workload.precision import BYTES, QUANTISED, QUANTISED_IN_CALL, precision
 
 AROUND_EXPERTS = ("gather_by_expert", "experts_activation", "weighted_sum")
 """Operators that frameworks run in one call with the products of experts, as in measurements."""
@@ -81,7 +81,7 @@ def inside_others(operators: Sequence[Compute], replica: Replica) -> Sequence[st
 def quantised_apart(operators: Sequence[Compute], replica: Replica) -> tuple[Compute, ...]:
     """Return the operators with a separate quantization kernel after each norm."""
     how = precision(replica.dtype)
-    if how.compute not in QUANTISED:
+    if how.compute not in QUANTISED or how.weights in QUANTISED_IN_CALL:
         return tuple(operators)
     found: list[Compute] = []
     for operator in operators:

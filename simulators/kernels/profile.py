@@ -44,6 +44,7 @@ class ProductRates:
     bandwidth: float  # sustained share of the memory bandwidth
     load_bytes_per_clock: float  # from L2 to an SM
     start_s: float = 0.0  # of a launch, and of quantizing activations if the framework's call does
+    quantising: float = 0.0  # time of that quantization over the time to move activations once
     step_s: float = 0.0  # least time of a unit of k
     split_s: float = 0.0  # of adding up the partial results of a split k
     correction: Correction | None = None
@@ -168,9 +169,21 @@ def product_seconds(
     seconds = rates.start_s + tile_seconds(
         m * batch, n, k, batch, rates.tiles, tile_rates_of(gpu, rates, dtype, weight_dtype)
     )
+    if rates.quantising:
+        seconds = seconds + quantised_s(rates, sizes, gpu, dtype)
     if rates.correction is None:
         return seconds
     return corrected_seconds(rates.correction, sizes, seconds)
+
+
+def quantised_s(rates: ProductRates, sizes: Sizes, gpu: Gpu, dtype: str) -> Floats:
+    """Return the seconds in which a kernel of its own quantizes 16-bit activations, after a start.
+
+    The kernel reads the activations and writes them in the format of the product.
+    """
+    m, _, k, batch = sizes
+    moved = (BYTES["bf16"] + BYTES[dtype]) * m * batch * k
+    return rates.quantising * moved / gpu.hbm_bytes_per_s
 
 
 def result_bytes(dtype: str) -> float:

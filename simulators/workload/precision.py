@@ -93,6 +93,11 @@ PRECISIONS |= {"w8a8": PRECISIONS["int8"], "nvfp4": PRECISIONS["fp4"]}
 QUANTISED = ("fp8", "fp8_block", "fp4", "int8")
 """Formats of products whose activations are quantized from 16 bits."""
 
+QUANTISED_IN_CALL = ("fp8_block",)
+"""Formats of weights whose products quantize their activations themselves, by a first kernel, in
+vLLM (`W8A8BlockFp8LinearOp`), SGLang (`w8a8_block_fp8_linear`) and TensorRT-LLM
+(`fp8_quantize_1x128`). Otherwise the norm or activation before the product writes 8 bits."""
+
 
 def precision(name: str) -> Precision:
     """Return the precision with a name.

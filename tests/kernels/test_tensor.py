@@ -14,7 +14,7 @@ from simulators.core.errors import UserError
 from simulators.kernels.families.gemm import rates_of
 from simulators.kernels.levels import profile_of, tensor_rates
 from simulators.kernels.price import price, roofline_s
-from simulators.kernels.profile import Profile
+from simulators.kernels.profile import Profile, product_seconds, quantised_s
 from simulators.workload.operators import Gemm
 
 MEASURED = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "gb200", "rtx_pro_6000")
@@ -216,3 +216,26 @@ def profile_for(gpu: str, framework: str) -> Profile:
     profile = profile_of(load_gpu(gpu), "best")
     rates = tensor_rates(gpu, load_gpu(gpu).architecture, framework)
     return dataclasses.replace(profile, framework=framework, tensor=rates)
+
+
+def test_quantization_to_blocks_moves_the_activations() -> None:
+    gpu = load_gpu("h100_sxm")
+    rates = profile_of(gpu, framework="vllm").tensor["fp8_block"]
+    m, n, k, batch = np.array([[8192.0], [4096.0], [4096.0], [1.0]])
+    sizes = m, n, k, batch
+    moved = 3.0 * 8192.0 * 4096.0 / gpu.hbm_bytes_per_s  # 16 bits in, 8 bits out
+    assert 1.0 < rates.quantising < 5.0  # of the bandwidth that a copy has
+    assert quantised_s(rates, sizes, gpu, "fp8")[0] == pytest.approx(rates.quantising * moved)
+    apart = dataclasses.replace(rates, quantising=0.0, correction=None)
+    together = dataclasses.replace(rates, correction=None)
+    longer = product_seconds(together, sizes, gpu, "fp8", "fp8_block") - product_seconds(
+        apart, sizes, gpu, "fp8", "fp8_block"
+    )
+    assert longer[0] == pytest.approx(rates.quantising * moved)
+
+
+def test_engines_quantize_to_blocks_in_the_call_of_the_product() -> None:
+    gpu, narrow = load_gpu("b200_sxm"), Gemm(name="x", m=64.0, n=8192.0, k=8192.0, dtype="fp8")
+    blocks = dataclasses.replace(narrow, weight_dtype="fp8_block")
+    assert price(narrow, gpu, framework="vllm").quantising_s > 0.0
+    assert price(blocks, gpu, framework="vllm").quantising_s == 0.0

@@ -138,10 +138,12 @@ def seconds_of(rows: Rows, rates: TensorRates, gpu: Gpu) -> Floats:
 
 
 def _fit_formula(rows: Rows, gpu: Gpu) -> TensorRates:
-    some, numbers = rows.drawn(CONFIG.formula_rows), calibration.form("tensor")
+    is_quantised = rows.dtype in CONFIG.quantised
+    numbers = calibration.form("tensor_quantised" if is_quantised else "tensor")
+    some = rows.drawn(CONFIG.formula_rows)
 
     def rates(found: Mapping[object, float]) -> TensorRates:
-        plain: dict[str, Any] = {name: found[name] for name in NUMBERS}
+        plain: dict[str, Any] = {name: found[name] for name in numbers.start}
         best, tiles = calibration.relative_tiles(found, TENSOR_TILES)
         plain["compute"] *= best
         return TensorRates(kind=rows.dtype, measured_on=gpu.name, tiles=tiles, **plain)
@@ -171,6 +173,8 @@ def _corrected(rows: Rows, gpu: Gpu, plain: TensorRates, alpha: float) -> Tensor
 def _rates_table(rates: TensorRates) -> dict[str, Any]:
     assert rates.band is not None
     table: dict[str, Any] = {name: getattr(rates, name) for name in NUMBERS}
+    if rates.quantising:
+        table["quantising"] = rates.quantising
     table |= calibration.tile_table(rates.tiles)
     table |= {"seen": rates.seen, "band": rounded(vars(rates.band), ".4f")}
     if rates.correction is not None:

@@ -42,7 +42,7 @@ from simulators.kernels.profile import (
     result_bytes,
 )
 from simulators.workload.operators import Convolution, Gemm
-from simulators.workload.precision import BYTES, QUANTISED
+from simulators.workload.precision import BYTES, QUANTISED, QUANTISED_IN_CALL
 
 Named = tuple[str, GemmRates | TensorRates]
 
@@ -110,9 +110,14 @@ def quantising_s(gemm: Gemm, gpu: Gpu, profile: Profile) -> float:
     """Return the seconds in which a measured product quantizes its activations.
 
     The result is the start time of the product minus that of a 16-bit product of the same
-    framework. Batched products were timed without quantization.
+    framework. Batched products were timed without quantization. The result is 0 for weights in
+    `QUANTISED_IN_CALL`, whose call is the same inside an engine.
     """
-    if gemm.dtype not in QUANTISED or np.any(np.asarray(gemm.batch) > 1.0):
+    if (
+        gemm.weight_dtype in QUANTISED_IN_CALL
+        or gemm.dtype not in QUANTISED
+        or np.any(np.asarray(gemm.batch) > 1.0)
+    ):
         return 0.0
     (_, rates), _ = rates_of(gemm, gpu, profile)
     plain = profile.tensor.get(PLAIN)

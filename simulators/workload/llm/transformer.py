@@ -63,7 +63,7 @@ from simulators.workload.operators import (
     Quantisation,
     StreamMixing,
 )
-from simulators.workload.precision import BYTES, QUANTISED
+from simulators.workload.precision import BYTES, QUANTISED, QUANTISED_IN_CALL
 
 TARGETS = ATTENTION, ALL = "attention", "all"
 """Layers with adapters: projections around attention, or those of dense layers too."""
@@ -508,7 +508,7 @@ def _quantised(
     Norms and activations write quantized numbers themselves; attention writes 16-bit numbers.
     """
     how = shard.how
-    if how.compute not in QUANTISED:
+    if how.compute not in QUANTISED or how.weights in QUANTISED_IN_CALL:
         return ()
     return (
         Quantisation(
