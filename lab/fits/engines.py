@@ -117,8 +117,9 @@ TIMES = ("fixed", *FAMILIES, *TRANSFERRED.values(), *MANY.values(), "messages")
 
 
 def _kernels_of(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = ENGINES[name].get("kernels") or ENGINES[SAME_CONSTANTS[name]]["kernels"]
-    return found
+    """Return the kernel libraries of a runtime; a runtime like another adds to its libraries."""
+    like = SAME_CONSTANTS.get(name, name)
+    return {**ENGINES[like]["kernels"], **ENGINES[name].get("kernels", {})}
 
 
 def _framework_of(name: str) -> str:

@@ -57,6 +57,7 @@ class Recipe:
     poll_interval: str = "0"
     memory_fraction: str | float = 0.0  # 0: not set
     kv_dtype: str = ""
+    runtime: str = ""
 
     def launch(self, load: RecipeLoad) -> EngineLaunch:
         """Return the options for a load."""
@@ -254,7 +255,8 @@ def _deployed(row: Record, peer: Mapping[str, Any], layout: Parallelism) -> Publ
         crowded=FACTS.crowded in row.provenance,
         client=client,
         launch=recipe.launch(load) if recipe else EngineLaunch(),
-        runtime=runtime_of(framework, version, row.measured_date or ""),
+        runtime=(recipe.runtime if recipe else "")
+        or runtime_of(framework, version, row.measured_date or ""),
         release=release_of(version, row.measured_date or ""),
         ttft_s=row.ttft_ms * 1e-3,
         tpot_s=row.tpot_ms * 1e-3,

@@ -25,7 +25,7 @@ from simulators.collectives.library_models import Routed
 from simulators.collectives.measured import CollectiveTime
 from simulators.collectives.price import collective_time, expert_exchange_time
 from simulators.composition.adjustments import inside_others, launched, slowdown, throttled_s
-from simulators.composition.replica import FRAMEWORKS, NARROW, WIDENED, Replica
+from simulators.composition.replica import BLOCKS, FRAMEWORKS, NARROW, WIDENED, Replica
 from simulators.core.columns import DATASHEET
 from simulators.core.jit import Floats
 from simulators.dataflow import price as dataflow
@@ -186,8 +186,10 @@ def family_of(operator: Operator) -> str:
 
 
 def kernels_of(operator: Operator) -> str:
-    """Return the family; experts with weights narrower than activations have a separate family."""
+    """Return the family; block-scaled products and experts with narrow weights have their own."""
     family = family_of(operator)
+    if isinstance(operator, ops.Gemm | ops.GroupedGemm) and operator.weight_dtype == "fp8_block":
+        return f"{BLOCKS}{family}"
     if not (isinstance(operator, ops.GroupedGemm) and operator.has_narrow_weights):
         return family
     return f"{WIDENED if operator.has_widened_weights else NARROW}{family}"

@@ -59,9 +59,9 @@ EFFECTS = tuple(f.name for f in fields(Effects))
 TABLES = "kernels", "paces", "transferred", "many", "batch_times"
 """Optional tables of a runtime's file."""
 
-NARROW, WIDENED = "narrow_", "widened_"
-"""Prefixes of a family for products with weights narrower than activations: 4-bit weights, and
-8-bit weights that are multiplied in 16 bits."""
+NARROW, WIDENED, BLOCKS = "narrow_", "widened_", "block_"
+"""Prefixes of a family for products with weights narrower than activations (4-bit weights, and
+8-bit weights that are multiplied in 16 bits) and for 8-bit products with scales of blocks."""
 
 FEW_TOKENS, MANY_TOKENS = 256.0, 2048.0
 """Limits of the paces of few and of many tokens."""
@@ -73,12 +73,12 @@ results by less than two points."""
 
 
 def plain_family(family: str) -> str:
-    """Return the family without the prefix of narrow or widened weights.
+    """Return the family without the prefix of its weights.
 
     >>> plain_family("widened_experts")
     'experts'
     """
-    return family.removeprefix(NARROW).removeprefix(WIDENED)
+    return family.removeprefix(NARROW).removeprefix(WIDENED).removeprefix(BLOCKS)
 
 
 def share_of_many(tokens: Column) -> Column:
@@ -185,6 +185,7 @@ class Runtime:
             few = self.pace(device, plain, is_own=is_own)
             many = self.many.get(device, {}).get(plain, few)
             today = few + (many - few) * share_of_many(tokens)
+        family = family.removeprefix(BLOCKS)
         times = self.batch_times.get(f"{family}.{device}", self.batch_times.get(family, 1.0))
         return today * (1.0 + (times - 1.0) * _share_between(LONE_ROWS, INSTRUCTION_ROWS, rows))
 

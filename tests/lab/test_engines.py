@@ -147,3 +147,16 @@ def test_a_fit_finds_the_constants_that_made_the_times() -> None:
     found = fit_by_group(problem)
     assert found.values == pytest.approx(true, rel=0.02)
     assert found.held_out_s == pytest.approx(problem.measured_s, rel=0.02)
+
+
+def test_products_in_blocks_run_one_library_without_a_contest() -> None:
+    vllm, sglang, trtllm = map(bare, ("vllm", "sglang", "trtllm"))
+    assert vllm.competing("block_experts", "hopper") == ["vllm"]
+    assert vllm.competing("block_experts", "ampere") == vllm.competing("experts", "ampere")
+    for today in (vllm, sglang, trtllm):
+        assert today.competing("block_experts", "blackwell") == ["flashinfer"]
+        assert len(today.competing("block_gemm", "hopper")) == 1
+    assert bare("trtllm_1_1").competing("block_experts", "blackwell") == ["trtllm"]
+    assert bare("trtllm_1_1").competing("gemm", "") == trtllm.competing("gemm", "")
+    assert bare("vllm_marlin").competing("narrow_experts", "hopper") == ["marlin"]
+    assert bare("vllm_triton").competing("block_experts", "blackwell") == ["sglang"]

@@ -201,6 +201,15 @@ def test_recipe_follows_date_and_load_of_a_row() -> None:
     assert recipe_of("vllm", "minimax_m2_5", "mi300x", "fp8", None) is None
 
 
+def test_a_recipe_may_choose_kernels_by_a_runtime() -> None:
+    older, newer = (
+        recipe_of("vllm", "gpt_oss_120b", "h100_sxm", "fp4", d) for d in ("", "2026-03")
+    )
+    assert older is not None
+    assert newer is not None
+    assert (older.runtime, newer.runtime) == ("", "vllm_marlin")
+
+
 def test_engines_without_a_recipe_use_documented_defaults() -> None:
     assert a_deployment(framework="sglang").budget == 8192
     assert a_deployment(framework="sglang", gpu="b200_sxm").budget == 16384

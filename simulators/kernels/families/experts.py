@@ -49,6 +49,9 @@ BEFORE_HOPPER = {"mxfp4": "w4a16"}
 
 MARLIN_ARCHITECTURES = "ampere", "ada"
 
+MARLIN = "marlin"
+"""Library whose kernel of `w4a16` also runs `mxfp4`, where a launch asks for it on a newer GPU."""
+
 
 @dataclass(frozen=True)
 class ExpertSizes:
@@ -206,6 +209,8 @@ def is_foreign(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> bool:
 
 def _timed_as(name: str, gpu: Gpu, profile: Profile) -> str:
     """Return the measured format whose kernels run a format on a GPU."""
+    if name in BEFORE_HOPPER and profile.framework == MARLIN:
+        return BEFORE_HOPPER[name]
     if name in BEFORE_HOPPER and gpu.architecture in MARLIN_ARCHITECTURES:
         has_own = gpu.architecture in kernel_choices(profile.framework).own_mxfp4_experts
         return name if has_own else BEFORE_HOPPER[name]
