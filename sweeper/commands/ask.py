@@ -38,7 +38,15 @@ from sweeper.commands.run import Asked, asked_by, sweep
 from sweeper.engines import load_engine
 from sweeper.engines.chunks import hinted
 from sweeper.query.uncertainty import Z90, probability_within
-from sweeper.questions import DEPLOYMENTS, QUESTIONS, Asks, Deploys, Question, known_beside
+from sweeper.questions import (
+    DEPLOYMENTS,
+    QUESTIONS,
+    Asks,
+    Benchmarks,
+    Deploys,
+    Question,
+    known_beside,
+)
 from sweeper.report import evidence
 from sweeper.report.answers import Answers, point_of
 from sweeper.report.summary import elsewhere
@@ -601,8 +609,11 @@ class Answer:
             note = f"   # {load}" if len(bests) > 1 else ""
             design = f"{name} {row['key'][:SHOWN]} --target {self.question.target(row)}"
             print(f"       python -m sweeper export {design}{at}{note}")
-        check = f"{name} {bests[0]['key'][:SHOWN]}"
-        print(f"       python -m sweeper export {check} --benchmark{at}   # measures the design")
+        if isinstance(known_beside(self.last.simulator, DEPLOYMENTS), Benchmarks):
+            check = f"{name} {bests[0]['key'][:SHOWN]}"
+            print(
+                f"       python -m sweeper export {check} --benchmark{at}   # measures the design"
+            )
 
     def _described(self, row: Row) -> str:
         resolved = [n for n in self.question.resolved if row[n] is None]
