@@ -19,7 +19,7 @@ from pathlib import Path
 from simulators.core.errors import UserError, suggestion
 from simulators.core.folder import is_trusted
 from sweeper.commands import COMMANDS, HELP
-from sweeper.commands.flags import examples
+from sweeper.commands.flags import examples, has_fixed_help, parser_of
 from sweeper.space.shipped_files import spaces
 from sweeper.text import printable, quoting
 
@@ -126,6 +126,9 @@ def _dispatch(words: list[str]) -> int:
         raise _no_command(first, rest)
     if first == "plan" and {"-h", "--help"} & set(rest):
         print(f"{USAGE}\nFor example:\n{examples(first)}")
+        return 0
+    if {"-h", "--help"} & set(rest) and has_fixed_help(first):
+        parser_of(first).print_help()
         return 0
     return _called(COMMANDS[first]["run"], rest)
 

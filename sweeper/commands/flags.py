@@ -68,6 +68,12 @@ def parser_of(command: str, **values: Iterable[str]) -> CommandParser:
     return parser
 
 
+def has_fixed_help(command: str) -> bool:
+    """Return whether the help of a command is known without importing the command."""
+    is_complete = command != "ask" and "kinds" not in COMMANDS[command]
+    return is_complete and "{values}" not in str(COMMANDS[command]["arguments"])
+
+
 def _add(
     parser: argparse._ActionsContainer,
     argument: Mapping[str, Any],

@@ -107,3 +107,14 @@ def test_both_entry_points_import_modules_of_the_current_folder(tmp_path: Path) 
             env=environment,
         )
         assert "9 points of the simulator 'mine.toy'" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("words", ["--help", "fit --help", "pareto --help", "export --help"])
+def test_help_imports_no_numerical_library(words: str) -> None:
+    asked = (
+        f"from sweeper.__main__ import main; import sys; main({words.split()}); print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", asked], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert not {"numpy", "polars", "pyarrow", "hydra"} & set(done.stdout.split())
