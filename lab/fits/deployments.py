@@ -67,7 +67,7 @@ def run_cache_without(name: str, group: str, decode: str = "") -> RunCache:
     """
     runtime = load_runtime(name)
     if runtime.like:
-        model, models = group.partition(".")[0], _groups(LEFT_OUT / "runtimes" / f"{name}.toml")
+        model, models = group.partition(".")[0], _numbers(name)
         times = models.get(model, {}).get("batch_times", runtime.batch_times)
         kernels = {**runtime.kernels, **({"decode": (decode,)} if decode else {})}
         return older_run_cache(runtime.like, group, times, kernels)

@@ -318,6 +318,8 @@ def fit_engines(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
         for one in (name, *_alike(name)):
             content = _runtime_table(one, problem.named(fitted.values))
             content["kernels"] = _kernels_of(one)
+            if ENGINES[one].get("is_launch", False):
+                content = {"runtime": {"like": name}, "kernels": ENGINES[one]["kernels"]}
             if slower := batch_times_of(one):
                 content["batch_times"] = slower
             yield declared("engines", name=one, content=content, **evidence)
