@@ -63,6 +63,8 @@ _MANY = 5
 """Multiple of a deadline from which the excess is printed as a factor."""
 ALL_BUT, TINY = 0.99, 1e-9
 """Largest printed probability, and the tolerance of rounding down to percent."""
+EVEN, _SURER = 0.5, 0.05
+"""Least probability of a cheaper alternative, and least gain in probability of a dearer one."""
 _CHECKS = 2
 """Accuracy checks printed."""
 NO_COMMAND = "No command"
@@ -243,6 +245,14 @@ def in_percent(probability: float) -> str:
     return "> 99 %" if probability > ALL_BUT else f"{math.floor(100.0 * probability + TINY):.0f} %"
 
 
+def is_measured(row: Row) -> bool:
+    """Return whether at least half of a design's time rests on measured or fitted kernels.
+
+    Designs that state no evidence count as measured.
+    """
+    return not evidence.shares_of_row(row) or evidence.by_measurements(row) >= EVEN
+
+
 def lateness(question: Question, row: Row) -> float:
     """Return the largest ratio of a latency to its deadline."""
     return max(float(row[d.metric]) / d.limit for d in question.deadlines)
@@ -420,7 +430,8 @@ class Answer:
             "time_by_evidence": {
                 v.device: evidence.shares_of_row(v.row) for v in self.verdicts if v.row is not None
             },
-            "next_best": self._next_best(best) if best else None,
+            "next_best": next(iter(self._alternatives(best)), None) if best else None,
+            "alternatives": self._alternatives(best) if best else [],
             "command": self._command(row) if row else None,
             "devices": [
                 {**v.given, "device": v.device, "does": v.meets_slo, "why": v.why, "design": v.row}
@@ -447,14 +458,54 @@ class Answer:
                 *((doubt, cost) if verdict.why else (cost, doubt)),
             )
 
-        return min((v for v in found if v.meets_slo and v.row is not None), key=rank, default=None)
+        candidates = sorted((v for v in found if v.meets_slo and v.row is not None), key=rank)
+        if not candidates or is_measured(candidates[0].design):
+            return next(iter(candidates), None)
+        first = candidates[0]
+        measured = (v for v in candidates if is_measured(v.design) and not v.why)
+        second = next(measured, None)
+        if second is None or first.why or self._is_clearly_cheaper(first.design, second.design):
+            return first
+        return second
 
-    def _next_best(self, best: Verdict) -> Row | None:
-        """Return the cheapest design with other hardware, parallelism or replicas."""
-        names = self.question.alternatives
+    def _is_clearly_cheaper(self, row: Row, other: Row) -> bool:
+        """Return whether a design stays cheaper at the upper ends of its prediction intervals."""
+        by = self._compared_by(row, other)
+        ends = ((row.get(f"{d.interval}_hi"), row[d.interval]) for d in self.question.deadlines)
+        factor = max((high / mean for high, mean in ends if high and mean), default=math.inf)
+        return bool(row[by] * factor < other[by])
+
+    def _compared_by(self, row: Row, other: Row) -> str:
+        return "cost" if row["cost"] and other["cost"] else self.question.without_price
+
+    def _alternatives(self, best: Verdict) -> list[Row]:
+        """Return a few designs with other hardware, parallelism or replicas.
+
+        They are on the front of cost against probability: cheaper designs that more likely than
+        not meet the SLO, and the cheapest more likely design. Without these, the cheapest one.
+        """
+        names, row = self.question.alternatives, best.design
         others = [r for v in self.verdicts if v.given == best.given for r in v.others]
-        differing = [r for r in others if any(r[n] != best.design[n] for n in names)]
-        return min(differing, key=self._price, default=None)
+        differing = sorted(
+            (r for r in others if any(r[n] != row[n] for n in names)), key=self._price
+        )
+        front: list[Row] = []
+        for other in differing:
+            if not front or other["probability"] > front[-1]["probability"]:
+                front.append(other)
+        cheaper = [
+            r
+            for r in front
+            if self._price(r)[:2] < self._price(row)[:2] and r["probability"] > EVEN
+        ]
+        surer = [
+            r
+            for r in front
+            if self._price(r)[:2] >= self._price(row)[:2]
+            and r["probability"] >= row["probability"] + _SURER
+        ]
+        places = dict.fromkeys((len(cheaper) - 1, len(cheaper) // 2, 0)) if cheaper else ()
+        return [*(cheaper[place] for place in places), *surer[:1]] or differing[:1]
 
     def _price(self, row: Row) -> tuple[bool, float, float]:
         """Return a sort key: designs with a price first, cheapest first, most likely first."""
@@ -524,7 +575,7 @@ class Answer:
             print_words(
                 f"Time by evidence: {shares}{evidence.weakest_in_words(last.simulator, row)}."
             )
-        if (second := self._next_best(best)) is not None:
+        for second in self._alternatives(best):
             print_words(self._alternative(row, second))
         for prices in question.prices[1:]:
             self._print_other_prices(best, found, prices)
@@ -572,11 +623,13 @@ class Answer:
         print_words(f"Cheapest design at {prices} prices: {same}, {human(cost, '$')}.")
 
     def _alternative(self, row: Row, second: Row) -> str:
-        by = "cost" if row["cost"] and second["cost"] else self.question.without_price
+        by = self._compared_by(row, second)
         change = second[by] / row[by] - 1
         what = f"{by} {100 * change:+.0f} %" if abs(change) >= 0.005 else f"same {by}"
         only = "but only " if change < 0 and second["probability"] < row["probability"] else ""
-        return f"Alternative: {self._described(second)}: {what}, {only}{_probability(second)}."
+        sheet = "" if is_measured(second) or not is_measured(row) else ", mostly from data sheets"
+        said = f"{what}, {only}{_probability(second)}{sheet}"
+        return f"Alternative: {self._described(second)}: {said}."
 
     def _print_nearest(self, found: Sequence[Verdict]) -> None:
         question = self.question
