@@ -542,7 +542,8 @@ class Answer:
         print_table(f"Best design per {device}: {load}" if load else "", header, lines)
 
     def _load_in_words(self, given: Mapping[str, Any]) -> str:
-        return ", ".join(f"{n} {self.last.human(n, v)}" for n, v in given.items() if v is not None)
+        known = {n: v for n, v in given.items() if v is not None}
+        return ", ".join(f"{n.rpartition('.')[2]} {self.last.human(n, known[n])}" for n in known)
 
     def _amount_columns(self, found: Sequence[Verdict]) -> dict[str, tuple[str, str]]:
         rows = [v.row for v in found if v.row is not None and v.meets_slo]
