@@ -130,6 +130,8 @@ def _answered(asked: Asked, folder: Path) -> Ended:
             chosen, left = (_allowed_of(space, batches, allowed) for batches in (picked, fresh))
             if chosen >= most:
                 progress.answered, progress.total = max(most - left, 0), left
+            # The size of a search is a guess, which a round can exceed.
+            progress.total = max(progress.total, progress.done + left)
             if progress_of(folder) is None:
                 write_progress(folder, {"answered": progress.answered, "to_do": progress.total})
             if progress.answered:
@@ -141,6 +143,7 @@ def _answered(asked: Asked, folder: Path) -> Ended:
         for line in space.counts.in_words:
             say(f"  {line}")
         sweep.run(watch, say, expect)
+        progress.total = progress.done
     write_manifest(folder, store.manifest())
     rows = dict(progress.rows)
     write_progress(folder, {"answered": progress.answered, "to_do": progress.total, "rows": rows})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import threading
 import unicodedata
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sweeper.__main__ import main
 from sweeper.report import progress as progress_module
 from sweeper.report.progress import Progress, shown
 from sweeper.store.store import Part
@@ -137,3 +139,11 @@ def test_terminal_progress_is_redrawn_in_place(tmp_path: Path) -> None:
         task.run(display.watch, display.say)
     assert "\x1b[" in stream.getvalue()
     assert "running in this process (no per-design time limit)" in stream.getvalue()
+
+
+def test_a_search_ends_at_its_total(workplace: Path) -> None:
+    words = "ask --model llama3_1_8b --gpu h100_sxm --gpus 8 --qps 20 --requests 40 --engine vllm"
+    main([*words.split(), "--run-with", "inline"])
+    [file] = Path("outputs").glob("ask_*/runs/*/progress.json")
+    ended = json.loads(file.read_text())
+    assert ended["to_do"] == sum(ended["rows"].values()) > 0
