@@ -130,7 +130,7 @@ class _Blocks:
 
 def fitted_waits(found: Sequence[_Blocks]) -> tuple[float, float]:
     """Return gap and host's time with the least mean error of logarithms, on a grid."""
-    if not found:
+    if all(one.held_out.all() for one in found):
         return 0.0, 0.0
     kernels = np.concatenate([one.kernels[~one.held_out] for one in found])
     seconds = np.concatenate([one.seconds[~one.held_out] for one in found])

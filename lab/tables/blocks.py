@@ -39,6 +39,9 @@ IN_LONG_PROMPTS = ("index_scores", "index_choice", "q_absorb", "decode_attention
 EAGER = "eager"
 """Part of the path of blocks whose kernels are not replayed as a CUDA graph."""
 
+LONE = "one token"
+"""Part of the path of prompts' chunks of one token, which some engines run as decodes."""
+
 FIRST = ("latent_down", "qkv_proj")
 """Products of a block's input."""
 
@@ -86,14 +89,15 @@ def _read(file: Path, gpu: str, kind: str, phase: str) -> Iterator[TimedBlock]:
     if "compress_ratio" not in frame.columns:
         frame = frame.with_columns(compress_ratio=pl.lit(0))
     known = frame.filter(pl.col("gemm_type").is_in(FACTS.dtypes))
-    is_decode = pl.col("isl") == 1  # engines run a chunk of one token as a decode
-    known = known.filter(is_decode if phase == PHASES[1] else ~is_decode)
+    if phase == PHASES[1]:
+        known = known.filter(pl.col("isl") == 1)
     top_k = {name: load_model(name).index_top_k for name in known["model"].unique()}
     keys = pl.col("step") + pl.col("isl") > pl.col("model").replace_strict(top_k)
-    by = (*FACTS.labels, "is_long", "is_eager")
+    by = (*FACTS.labels, "is_long", "is_eager", "is_lone")
     most = pl.col("framework").replace_strict(_captured(gpu), default=np.inf)
     eager = (pl.col("batch_size") > most) if phase == PHASES[1] else pl.lit(value=False)
-    known = known.with_columns(is_long=keys, is_eager=eager)
+    lone = (pl.col("isl") == 1) & pl.lit(phase == PHASES[0])
+    known = known.with_columns(is_long=keys, is_eager=eager, is_lone=lone)
     for labels, rows in known.group_by(by, maintain_order=True):
         label = Record(zip(by, labels, strict=True))
         sizes = {name: rows[name].to_numpy().astype(np.float64) for name in SIZES}
@@ -111,6 +115,7 @@ def _read(file: Path, gpu: str, kind: str, phase: str) -> Iterator[TimedBlock]:
                 *["lists"] * (label.is_long and phase == PHASES[0]),
                 *["no indexer"] * skips,
                 *[EAGER] * label.is_eager,
+                *[LONE] * label.is_lone,
             ]
         )
         yield TimedBlock(

@@ -77,7 +77,7 @@ def is_fitted_to(block: blocks.TimedBlock, facts: Mapping[str, Any]) -> bool:
         and block.framework in facts["frameworks"]
         and block.phase in facts["phases"]
         and block.kv_dtype in facts["kv_dtypes"]
-        and blocks.EAGER not in block.path
+        and not any(part in block.path for part in (blocks.EAGER, blocks.LONE))
     )
 
 
