@@ -56,6 +56,7 @@ from simulators.kernels.price import flops, moved_bytes, padded_flops
 from simulators.workload.llm.attention import decode_operators, mixed_operators, prefill_operators
 from simulators.workload.llm.parallelism import (
     HIGH_THROUGHPUT,
+    MOST_FEW,
     Parallelism,
     Stage,
     check_layout,
@@ -278,16 +279,24 @@ def part_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str] = (
 
     rows = twice(only)
     if any(isinstance(row.operator, ExpertExchange) for row in rows):
-        return hide_exchanges(rows, twice(("tokens", "experts")), part)
+        kernels = twice(("tokens", "experts"))
+        return hide_exchanges(rows, kernels, part, DEEPEP_SMS / replica.gpu.sm_count)
     return rows
 
 
-def hide_exchanges(rows: Sequence[Row], kernels: Sequence[Row], part: Stage) -> list[Row]:
+DEEPEP_SMS = 20.0
+"""SMs that DeepEP's kernels for many tokens occupy (`Buffer.num_sms`); those for few use none."""
+
+
+def hide_exchanges(
+    rows: Sequence[Row], kernels: Sequence[Row], part: Stage, sm_share: float
+) -> list[Row]:
     """Return the rows of two halves of a batch: of exchanges, what exceeds the kernels remains.
 
     While one half's tokens travel to experts and back, kernels of the other half run (two-batch
     overlap; DeepSeek, "DeepSeek-V3/R1 inference system overview", 2025). `kernels` are those of the
-    layers but for attention, so that times of layers add up.
+    layers but for attention, so that times of layers add up. While exchanges for many tokens run,
+    `sm_share` of the SMs is theirs, and the kernels take longer.
     """
     repeats = {part.expert_layers: 1.0, part.layers: part.expert_layers / max(part.layers, 1)}
     hidden_s = sum(
@@ -301,8 +310,12 @@ def hide_exchanges(rows: Sequence[Row], kernels: Sequence[Row], part: Stage) -> 
     remains = np.maximum(0.0, 1.0 - hidden_s / np.maximum(sent_s, LEAST_S))
 
     def hide(row: Row) -> Row:
+        assert isinstance(row.operator, ExpertExchange)
+        takes_sms = np.asarray(row.operator.tokens) > MOST_FEW[row.operator.kind]
+        slower = np.where(takes_sms, sm_share / (1.0 - sm_share), 0.0)
+        kept = remains + (1.0 - remains) * slower
         level = np.maximum(row.level, EXTRAPOLATED)
-        return replace(row.scaled(lambda column: remains * column), level=level)
+        return replace(row.scaled(lambda column: kept * column), level=level)
 
     return [hide(row) if isinstance(row.operator, ExpertExchange) else row for row in rows]
 

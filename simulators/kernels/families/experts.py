@@ -12,6 +12,9 @@ the rows of all GPUs that share the experts; kernels sort, skip and sum these ro
     shared  = 2 routed n / (passing b) + clocks / clock
     t       = start + (compute^4 + weights^4)^(1/4) + k step + moved + shared
 
+DeepEP brings tokens sorted by expert, for kernels of their own (`MASKED`: a buffer of equal size
+for each expert, `CONTIGUOUS`: one buffer); their passing rows are the received tokens.
+
 Libraries with tiles for few and for many tokens pad `LOW_TILE` of `pad` up to one token per expert,
 and read weights `tall` slower beyond. Products of unaligned widths are `unaligned` slower.
 """
@@ -75,12 +78,21 @@ LOW_TILE, VECTOR = 0.25, 16.0
 """Rows of a low tile over rows of a tall tile (16 of 64), and numbers per vectorized load."""
 
 
+MASKED, CONTIGUOUS = "masked_experts", "contiguous_experts"
+"""Kernels of DeepGEMM after DeepEP's exchanges for few and for many tokens."""
+
 TUNED = "tuned_"
 """Prefix of the constants that hold the speedup of tuned tiles."""
 
 
 def grouped_gemm_seconds(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Floats:
     """Return the seconds of a grouped product over the experts of this GPU."""
+    if grouped.received is not None and 0.0 < grouped.masked_tokens < np.inf:
+        few, many = (
+            grouped_gemm_seconds(replace(grouped, masked_tokens=most), gpu, profile)
+            for most in (np.inf, 0.0)
+        )
+        return np.where(np.asarray(grouped.tokens) <= grouped.masked_tokens, few, many)
     _, rates = _rates(grouped, gpu, profile)
     if (entry := entry_for(grouped, gpu, profile)) is not None:
         sizes, dtype = expert_sizes(grouped), _format(grouped)
@@ -104,7 +116,7 @@ def expert_sizes(grouped: GroupedGemm) -> ExpertSizes:
     rows = tokens * chosen
     return ExpertSizes(
         tokens=tokens,
-        routed=rows * grouped.ranks,
+        routed=rows * grouped.ranks if grouped.received is None else np.asarray(grouped.received),
         rows=rows,
         activated=active_experts(grouped),
         experts=experts,
@@ -138,10 +150,18 @@ def expert_seconds(
     weights_s = activated * n * k * BYTES[how.weights] / read_per_s * slower * unaligned
     moved = rows * (k * BYTES[how.compute] + 2.0 * n)
     moved_s = moved / (numbers["traffic"] * gpu.hbm_bytes_per_s)
-    passing_s = 2.0 * sizes.routed * n / (numbers["passing"] * gpu.hbm_bytes_per_s)
-    clocks = activated * numbers["activated_clocks"] + sizes.experts * numbers["expert_clocks"]
-    busy_s = four_norm(compute_s, weights_s) + k * numbers["step_s"]
+    passing_s = 2.0 * sizes.routed * n / (numbers.get("passing", np.inf) * gpu.hbm_bytes_per_s)
+    clocks = activated * numbers["activated_clocks"]
+    clocks += sizes.experts * numbers.get("expert_clocks", 0.0)
+    busy_s = four_norm(compute_s, weights_s) + k * numbers.get("step_s", 0.0)
     return numbers["start_s"] + busy_s + moved_s + passing_s + clocks / gpu.clock_hz
+
+
+def layer_seconds(
+    products: tuple[ExpertSizes, ExpertSizes], gpu: Gpu, numbers: Mapping[str, float]
+) -> Floats:
+    """Return the seconds of both products of a layer of received tokens, by the formula."""
+    return np.add(*(expert_seconds(sizes, "fp8_block", gpu, numbers) for sizes in products))
 
 
 def _tile(sizes: ExpertSizes, numbers: Mapping[str, float]) -> tuple[Floats, Floats]:
@@ -194,11 +214,20 @@ def entry_for(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Entry | None:
     name = _format(grouped).replace("fp16", "bf16")
     if name not in (*MEASURED, *RUN_AS):
         return None
+    if (received := _received_by(grouped, gpu, profile, name)) is not None:
+        return received
     timed = _timed_as(name, gpu, profile)
     found = entry_of(gpu, profile, "experts", stand_in_formats(timed))
     if found is None or timed == name:
         return found
     return replace(found, calibrated=False)
+
+
+def _received_by(grouped: GroupedGemm, gpu: Gpu, profile: Profile, name: str) -> Entry | None:
+    """Return the entry of the kernel of received tokens; None if all are gathered or none fits."""
+    if grouped.received is None:
+        return None
+    return entry_of(gpu, profile, MASKED if grouped.masked_tokens > 0.0 else CONTIGUOUS, (name,))
 
 
 def is_foreign(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> bool:

@@ -36,6 +36,9 @@ FEW_TOKENS = 128.0
 """Tokens per rank up to which `deepep_auto` uses low latency: the engines' buffers (SGLang,
 `SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK`)."""
 
+MOST_FEW = {LOW_LATENCY: math.inf, HIGH_THROUGHPUT: 0.0, AUTO: FEW_TOKENS}
+"""Tokens per rank up to which each backend of DeepEP runs its kernels for few tokens."""
+
 
 @dataclass(frozen=True)
 class Routing:

@@ -43,6 +43,7 @@ from simulators.workload.llm.attention import (
 )
 from simulators.workload.llm.parallelism import (
     GATHERED,
+    MOST_FEW,
     Parallelism,
     attending_layers,
     attentions,
@@ -209,6 +210,7 @@ def _mixture(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
 
 def _experts(name: str, shard: Shard, tokens: Column, n: float, k: float) -> GroupedGemm:
     model, how, ep = shard.model, shard.how, shard.layout.ep
+    backend = shard.layout.routing.backend
     stored = how.expert_weights or how.weights
     if stored == "int4" and model.published_experts == MXFP4:
         stored = "fp4"  # equal bits, but kernels of a block format
@@ -223,6 +225,8 @@ def _experts(name: str, shard: Shard, tokens: Column, n: float, k: float) -> Gro
         weight_dtype=stored,
         width=model.expert_ffn / shard.layout.expert_tp,
         ranks=float(ep),
+        received=tokens * (1.0 - (1.0 - 1.0 / ep) ** model.top_k) if backend in MOST_FEW else None,
+        masked_tokens=ep * MOST_FEW.get(backend, 0.0),
         repeat=shard.part.expert_layers,
     )
 
