@@ -19,11 +19,13 @@ from lab.fits.methods import grouped
 from lab.tables import blocks as timed_blocks
 from lab.tables import indexers
 from lab.tables import kernels as tables
+from lab.tables import received_experts as received
 from lab.tables.hyper_connections import read_mixing_rows
 from lab.tables.rows import Rows
 from simulators.catalog.gpu import load_gpu
 from simulators.evidence.lookup import LEVELS
 from simulators.kernels.families.attention import LISTED
+from simulators.kernels.families.experts import CONTIGUOUS, MASKED
 from simulators.kernels.price import price
 from simulators.kernels.tiling import four_norm
 
@@ -35,10 +37,16 @@ NAMES = {
     "index_scores_prefill": "indexer scores of prompts",
     "index_scores_decode": "indexer scores of decodes",
     "index_choice": "choice of keys",
+    MASKED: "experts after DeepEP, decodes",
+    CONTIGUOUS: "experts after DeepEP, prompts",
     f"{LISTED}_576": "attention to lists of keys",
     f"{LISTED}_512": "attention to lists of keys",
 }
 """Operators by table, rule or kernel."""
+
+
+MANY = 4.0
+"""Rows of an expert of which nearly all drawn tokens find one."""
 
 
 def operators(reference: Path) -> Iterator[pl.DataFrame]:
@@ -53,6 +61,33 @@ def operators(reference: Path) -> Iterator[pl.DataFrame]:
         lists = indexers.read_index_rows(reference, gpu), indexers.read_list_rows(reference, gpu)
         for part in held_out(itertools.chain(*lists)):
             yield answered(part, NAMES[part.kernel])
+    yield from received_experts(reference)
+
+
+def received_experts(reference: Path) -> Iterator[pl.DataFrame]:
+    """Yield held-out layers of experts after DeepEP's exchanges, by GPU and kernel.
+
+    The benchmark spreads rows evenly. With `MANY` rows an expert, so do drawn tokens, about.
+    """
+    for gpu in received.GPUS:
+        for part in held_out(received.read_received_experts(reference, gpu)):
+            sizes = part.operator[0]
+            part = part.where(sizes.rows >= MANY * sizes.experts)
+            for mine, products in received.layers_of(part):
+                sheet, rows = load_gpu(gpu), part.where(mine)
+                own = [price(one, sheet, framework=part.framework) for one in products]
+                other = [price(one, sheet, LEVELS[0], part.framework) for one in products]
+                yield columns(
+                    predicted=sum(one.latency_s for one in own),
+                    elsewhere=sum(one.latency_s for one in other),
+                    measured=rows.seconds,
+                    lo=sum(one.lo_s for one in own),
+                    hi=sum(one.hi_s for one in own),
+                    gpu=gpu,
+                    operator=NAMES[part.kernel],
+                    kernel=part.name,
+                    is_own=True,
+                )
 
 
 def answered(part: Rows, operator: str) -> pl.DataFrame:

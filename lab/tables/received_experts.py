@@ -11,13 +11,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from lab.tables.kernels import NAMED, newest_releases
-from lab.tables.rows import Rows, Sizes, first, group_of, numbers, read_frame, tidy
+from lab.tables.rows import Bools, Rows, Sizes, first, group_of, numbers, read_frame, tidy
 from simulators.kernels.families.experts import CONTIGUOUS, MASKED, ExpertSizes
+from simulators.workload.operators import GroupedGemm
 
 TABLES = {
     MASKED: "llm_kernels_2026_11/wideep_generation_moe.parquet",
@@ -50,7 +52,11 @@ def read_received_experts(reference: Path, gpu: str) -> Iterator[Rows]:
         rows = frame.to_arrow()
         sizes = numbers(rows, (*SIZES, "latency_us"))
         seconds = sizes.pop("latency_us") * 1e-6
-        labels = {"gpu": gpu, "framework": "sglang", "version": first(rows, "version")}
+        labels: dict[str, Any] = {
+            "gpu": gpu,
+            "framework": "sglang",
+            "version": first(rows, "version"),
+        }
         labels |= {"kernel": kernel, "dtype": "fp8_block"}
         make = partial(products_of, kernel)
         yield tidy(sizes, seconds, group_of(sizes.values()), operator_of=make, **labels)
@@ -72,3 +78,26 @@ def products_of(kernel: str, sizes: Sizes) -> tuple[ExpertSizes, ExpertSizes]:
         k=hidden,
     )
     return up, replace(up, n=hidden, k=width)
+
+
+def layers_of(rows: Rows) -> Iterator[tuple[Bools, tuple[GroupedGemm, GroupedGemm]]]:
+    """Yield both products of all layers with equal ranks, and a mask of their rows.
+
+    Every token is received, as in the benchmark.
+    """
+    masked = np.inf if rows.kernel == MASKED else 0.0
+    for ranks in np.unique(rows.sizes["moe_ep_size"]):
+        mine = rows.sizes["moe_ep_size"] == ranks
+        tokens, hidden, width, chosen, experts, _ = (rows.sizes[n][mine] for n in SIZES)
+        shared: dict[str, Any] = {
+            "tokens": tokens,
+            "experts": int(experts[0] / ranks),
+            "top_k": float(chosen[0] / ranks),
+            "dtype": "fp8",
+            "weight_dtype": "fp8_block",
+            "ranks": float(ranks),
+            "received": tokens,
+            "masked_tokens": masked,
+        }
+        up = GroupedGemm(name="experts_up", n=2.0 * width, k=hidden, **shared)
+        yield mine, (up, replace(up, name="experts_down", n=hidden, k=width))

@@ -1,8 +1,8 @@
 """Published throughput of DeepSeek-V3 with experts on many GPUs, per GPU and step.
 
-Nothing is fitted to these figures. Sources: LMSYS, "Deploying DeepSeek with PD disaggregation and
-large-scale expert parallelism on 96 H100 GPUs" (5 May 2025), and "Deploying DeepSeek on GB200 NVL72
-with PD and large scale EP, part I" (16 June 2025).
+Nothing is fitted to these figures. Sources, all LMSYS: "Deploying DeepSeek with PD disaggregation
+and large-scale expert parallelism on 96 H100 GPUs" (5 May 2025), and "Deploying DeepSeek on GB200
+NVL72 with PD and large scale EP", part I (16 June 2025) and part II (25 September 2025).
 """
 
 from __future__ import annotations
@@ -16,17 +16,21 @@ from simulators.serving.deployment import deployment_of
 from simulators.serving.point import ServingPoint
 from simulators.workload.llm.step import decode_step, prefill_step
 
+FP8, FP4 = ("fp8_block", "bf16"), ("fp8_block+nvfp4", "fp8")
+"""Precisions of weights and KV cache."""
 
-def spread(gpu: str, ranks: int, backend: str) -> Replica:
+
+def spread(gpu: str, ranks: int, backend: str, precisions: tuple[str, str]) -> Replica:
     """Return a replica of SGLang with 32 redundant experts and two-batch overlap."""
+    dtype, kv_dtype = precisions
     point = ServingPoint(
         model="deepseek_v3",
         gpu=gpu,
         tp=1,
         attention_dp=ranks,
         ep=ranks,
-        dtype="fp8_block",
-        kv_dtype="bf16",
+        dtype=dtype,
+        kv_dtype=kv_dtype,
         scheduler="sglang",
         runtime="sglang",
     )
@@ -35,21 +39,36 @@ def spread(gpu: str, ranks: int, backend: str) -> Replica:
     return deployment_of(updated(point, changes)).hardware.replica
 
 
-def test_prefill_on_32_h100_has_the_published_rate() -> None:
-    """52,300 tokens per second on a node of eight GPUs, for prompts of 2,000 tokens."""
-    replica = spread("h100_sxm", 32, "deepep_high_throughput")
-    step_s = float(iteration(replica, prefill_step(32 * 8.0, 2000.0)).latency_s)
-    assert 8 * 8 * 2000 / step_s == pytest.approx(52_300, rel=0.15)
+@pytest.mark.parametrize(
+    ("gpu", "ranks", "precisions", "prompt", "published_per_s"),
+    [("h100_sxm", 32, FP8, 4096, 59_337 / 8), ("gb200", 8, FP4, 2000, 26_156)],
+)
+def test_prefill_on_many_gpus_has_the_published_rate(
+    gpu: str, ranks: int, precisions: tuple[str, str], prompt: int, published_per_s: float
+) -> None:
+    """Prompt tokens per second and GPU, 16,384 a GPU and step.
+
+    On H100 with perfectly balanced experts: 59,337 on eight GPUs, where requests as they came had
+    50,302 (and 52,300 with prompts of 2,000 tokens).
+    """
+    replica, each = spread(gpu, ranks, "deepep_high_throughput", precisions), 16_384
+    step = prefill_step(ranks * each / prompt, float(prompt))
+    step_s = float(iteration(replica, step).latency_s)
+    assert each / step_s == pytest.approx(published_per_s, rel=0.15)
 
 
 @pytest.mark.parametrize(
-    ("gpu", "ranks", "requests", "published_per_s"),
-    [("h100_sxm", 72, 256, 2_787), ("gb200", 48, 768, 7_583)],
+    ("gpu", "ranks", "requests", "precisions", "published_per_s"),
+    [
+        ("h100_sxm", 72, 256, FP8, 2_787),
+        ("gb200", 48, 768, FP8, 7_583),
+        ("gb200", 48, 1408, FP4, 13_386),
+    ],
 )
 def test_decode_on_many_gpus_has_the_published_rate(
-    gpu: str, ranks: int, requests: int, published_per_s: float
+    gpu: str, ranks: int, requests: int, precisions: tuple[str, str], published_per_s: float
 ) -> None:
-    """Tokens per second and GPU at contexts of about 2,050 tokens; 768 requests are assumed."""
-    replica = spread(gpu, ranks, "deepep_low_latency")
+    """Tokens per second and GPU at contexts of about 2,050 tokens; GB200's requests are assumed."""
+    replica = spread(gpu, ranks, "deepep_low_latency", precisions)
     step_s = float(iteration(replica, decode_step(float(ranks * requests), 2050.0)).latency_s)
     assert requests / step_s == pytest.approx(published_per_s, rel=0.25)

@@ -120,7 +120,7 @@ ENDLESS = 64
 
 @kernel(f8(f8, i8, i8))
 def place(value: float, steps: int, nodes: int) -> float:
-    """Return the position of a number on a grid of `octaves`, whose last step goes on without end.
+    """Return the position of a number on a grid of `octaves`; the last step is extrapolated.
 
     >>> place(5.0, 2, 7), grid_value(4, 2), grid_value(5, 2)
     (4.5, 4.0, 6.0)

@@ -221,9 +221,10 @@ def _routed_bytes(model: LanguageModel, layout: Parallelism, dtype: str, tokens:
         return 0.0
     ranks, read_bytes = layout.attention_dp, precision(dtype).activation_bytes
     gathered = model.expert_width * (read_bytes + BYTES["bf16"]) if ranks > 1 else 0.0
-    rows, at_once = ranks * tokens, np.maximum(tokens, np.minimum(ranks * tokens, MOST_AT_ONCE))
-    if layout.routing.backend != GATHERED:
-        rows, at_once = model.top_k * tokens, tokens
+    is_gathered = layout.routing.backend == GATHERED
+    rows = ranks * tokens if is_gathered else model.top_k * tokens
+    most = np.minimum(ranks * tokens, MOST_AT_ONCE) if is_gathered else tokens
+    at_once = np.maximum(tokens, most)
     ffn = model.expert_ffn * layout.ep / layout.width
     written = max((2 if model.gated_ffn else 1) * ffn, model.expert_width) * BYTES["bf16"]
     chosen = model.top_k * (max(ffn, model.expert_width) * read_bytes + written)
