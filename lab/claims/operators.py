@@ -17,10 +17,10 @@ from lab.claims.claim import columns
 from lab.claims.kernels import held_out, shipped_price
 from lab.fits.methods import grouped
 from lab.tables import blocks as timed_blocks
-from lab.tables import indexers
 from lab.tables import kernels as tables
-from lab.tables import received_experts as received
-from lab.tables.hyper_connections import read_mixing_rows
+from lab.tables.operators import indexers
+from lab.tables.operators import received_experts as received
+from lab.tables.operators.hyper_connections import read_mixing_rows
 from lab.tables.rows import Rows
 from simulators.catalog.gpu import load_gpu
 from simulators.evidence.lookup import LEVELS

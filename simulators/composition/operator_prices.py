@@ -270,14 +270,16 @@ def _among_others(operator: Compute, replica: Replica, framework: str, part: str
     """Return the price of one run of a framework's kernel inside a model, without joules."""
     gpu = replica.gpu
     alone = price(operator, gpu, replica.level, framework)
-    pace = replica.runtime.pace_of(
-        gpu.architecture,
-        kernels_of(operator),
-        tokens_of(operator),
-        rows=rows_of(operator),
-        is_own=alone.calibrated,
-        is_foreign=alone.is_foreign,
-    )
+    pace: Column = 1.0  # no fitted deployment ran DeepEP's experts
+    if not (isinstance(operator, ops.GroupedGemm) and operator.received is not None):
+        pace = replica.runtime.pace_of(
+            gpu.architecture,
+            kernels_of(operator),
+            tokens_of(operator),
+            rows=rows_of(operator),
+            is_own=alone.calibrated,
+            is_foreign=alone.is_foreign,
+        )
     seconds = alone.latency_s
     if replica.is_fused and alone.quantising_s:
         seconds = np.maximum(seconds - alone.quantising_s, roofline_s(operator, gpu))

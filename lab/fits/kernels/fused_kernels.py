@@ -27,8 +27,8 @@ from lab.fits.kernels.kernel_calibration import FittedEntry, Numbers, form, plai
 from lab.fits.methods import band_of, grouped, leave_one_out, matern, quantile
 from lab.tables import kernels as tables
 from lab.tables import rows as measured_rows
-from lab.tables.hyper_connections import read_mixing_rows
 from lab.tables.kernels import models_of, products_of
+from lab.tables.operators.hyper_connections import read_mixing_rows
 from lab.tables.rows import Bools, Floats, Groups, Rows, Sizes, mape, read_table
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.evidence.intervals import COVERED, WIDEST, Band

@@ -19,7 +19,7 @@ from lab.fits.kernels import kernel_calibration as calibration
 from lab.fits.kernels.kernel_calibration import FittedEntry, form, plain_entry
 from lab.fits.methods import band_of, grouped
 from lab.tables import blocks
-from lab.tables import indexers as tables
+from lab.tables.operators import indexers as tables
 from lab.tables.rows import Floats, Rows, mape
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.kernels.families import attention, auxiliary_kernels

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lab.fits.driver import Calibration, chosen
 from lab.fits.kernels.kernel_calibration import entries, fit_plain
-from lab.tables.received_experts import GPUS, read_received_experts
+from lab.tables.operators.received_experts import GPUS, read_received_experts
 from simulators.kernels.families.experts import layer_seconds
 
 

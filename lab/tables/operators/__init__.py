@@ -1,0 +1,1 @@
+"""Measured operators of recent models: indexers, hyper-connections, experts after DeepEP."""
