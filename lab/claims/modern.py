@@ -27,6 +27,7 @@ from lab.claims.claim import Cells, columns, predict
 from lab.fits.collectives import fit_transfers, transfer_log_error, transfers_left_out
 from lab.fits.methods import leave_one_out
 from lab.tables.collectives import moved
+from lab.tables.disaggregated import read_pooled_runs
 from lab.tables.passes import tinychat_prompts
 from lab.tables.records import extra_model, gpu_name, model_name, model_of, records, replica_of
 from lab.tables.rows import Floats, Record, read_frame, read_records
@@ -35,6 +36,7 @@ from simulators.catalog.gpu import Gpu, load_gpu, what_if
 from simulators.catalog.model import LanguageModel
 from simulators.composition.price import iteration
 from simulators.composition.replica import Replica, load_runtime, runtime_across
+from simulators.core.errors import Infeasible
 from simulators.core.fields import point_from, updated
 from simulators.kernels.price import price
 from simulators.serving.deployment import deployment_of
@@ -157,6 +159,21 @@ def shares(reference: Path, point: Mapping[str, Any], long_prompt: int) -> Itera
 
     pairs = transfers_left_out(list(moved(reference)))
     return predict([pair for pair in pairs if pair[0].prompt_tokens >= long_prompt], answer)
+
+
+def pooled(reference: Path) -> Iterator[Cells]:
+    """Yield mean latencies of deployments with separate pools, none of which was fitted."""
+    for run in read_pooled_runs(reference):
+        try:
+            found = simulate(run.point)
+        except Infeasible:
+            continue
+        for metric, measured in (("TPOT", run.tpot_s), ("TTFT", run.ttft_s)):
+            name = f"{metric.lower()}_mean_s"
+            ends = {end: getattr(found, f"{name}_{end}") for end in ("lo", "hi")}
+            own = "one pool alone" if run.has_unlike_pools else "both pools or none"
+            cells = {"metric": metric, "framework": run.framework, "ranks": own}
+            yield {**cells, "predicted": getattr(found, name), "measured": measured, **ends}
 
 
 def reused(reference: Path) -> Iterator[Cells]:
