@@ -135,7 +135,7 @@ class Codesign(Serving):
     """The simulator of hardware designs under a serving workload."""
 
     name: str = "codesign"
-    version: int = 8
+    version: int = 9
     point: type = CodesignPoint
     metrics: type = CodesignMetrics
 

@@ -234,7 +234,7 @@ class Composition:
     """The simulator of this package."""
 
     name: str = "composition"
-    version: int = 26
+    version: int = 27
     point: type = CompositionPoint
     metrics: type = CompositionMetrics
     facts: type = CompositionFacts

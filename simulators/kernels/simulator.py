@@ -361,7 +361,7 @@ class Kernels:
     """The kernel simulator."""
 
     name: str = "kernels"
-    version: int = 23
+    version: int = 24
     point: type = KernelPoint
     metrics: type = KernelMetrics
 

@@ -53,7 +53,7 @@ class Serving:
     """The serving simulator: its point, metrics, bounds, costs and explanations."""
 
     name: str = "serving"
-    version: int = 27
+    version: int = 28
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts

@@ -152,7 +152,7 @@ class Training:
     """The simulator of training runs."""
 
     name: str = "training"
-    version: int = 11
+    version: int = 12
     point: type = TrainingPoint
     metrics: type = TrainingMetrics
     facts: type = TrainingFacts
