@@ -130,8 +130,8 @@ def widths_of(
 ) -> dict[str, Width]:
     """Return the widths of a metric by engine.
 
-    Engines' parts are fitted together. One multiple of the scale covers 90 % of errors; it is wider
-    on the side to which errors are skewed on all GPUs.
+    Engines' parts are fitted together. One multiple of the scale covers 90 % of the rows, of which
+    a replica has `loads` at most; it is wider on the side to which errors are skewed on all GPUs.
     """
     off = np.log([one.ratio[metric] for one in seen])
     pass_intervals = np.array([one.pass_interval[metric] for one in seen])
@@ -149,8 +149,7 @@ def widths_of(
     multiple = off / scale(np.array([part[name] for name in engines.tolist()]), pass_intervals)
     skew = CONFIG.shared * _skew(multiple, [(one.row.gpu, one.known) for one in seen])
     symmetric = np.abs(multiple) * np.exp(-0.5 * skew * np.sign(multiple))
-    groups_of_all = [(one.row.group, engine_of(one)) for one in seen]
-    end = float(quantile(symmetric, COVERED_SHARE, groups_of_all))
+    end = float(quantile(symmetric, COVERED_SHARE))
     below, above = end * math.exp(-0.5 * skew), end * math.exp(0.5 * skew)
     return {name: Width(one, below, above) for name, one in part.items()}
 
