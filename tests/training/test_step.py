@@ -243,7 +243,7 @@ def test_checkpoint_time_follows_bytes_and_lost_work_follows_failures():
 def test_fp8_gemms_gather_half_the_bytes_and_quantize_gradients():
     layout = {"tp": 8, "dp": 1, "zero": 1, "gpu": "b200_sxm", "batch": 16, "micro_batch": 4}
     wide, narrow = one(**layout), one(dtype="fp8", **layout)
-    assert 0.7 < narrow["tp_comm_s"] / wide["tp_comm_s"] < 0.85  # sums keep 16 bits
+    assert 0.7 < narrow["tp_comm_s"] / wide["tp_comm_s"] < 0.9  # sums keep 16 bits
     assert 0.5 < one(dtype="fp8")["compute_s"] / one()["compute_s"] < 0.9
 
 
