@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +18,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.faults.machines import ENVIRONMENT, kin, rows, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(600)]
 
 PAGE = ROOT / "docs" / "how-to" / "run-on-a-cluster.md"
 SPACE = "simulator: tests.toys.counting\naxes: {n: 0..99, log: log.txt, pause_s: 0.02}\n"
@@ -49,9 +51,17 @@ def shell(tmp_path: Path) -> Iterator[dict[str, str]]:
         process.kill()
 
 
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """Let no other such test run: `auto` is the cluster of this machine that started last."""
+    with (Path(tempfile.gettempdir()) / "sweeper_cluster_page.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 @pytest.mark.parametrize("tokens", [True, False])
 def test_commands_of_the_page_run_a_sweep_on_two_raylets(
-    tmp_path: Path, shell: dict[str, str], tokens: bool
+    tmp_path: Path, alone: None, shell: dict[str, str], tokens: bool
 ) -> None:
     from ray._private.services import get_node_ip_address
 

@@ -307,7 +307,8 @@ def lower_load_is_never_slower(sample: Sample) -> Mask:
     TTFT may grow by an iteration, since the wait is limited by the running time that the queue
     leaves. Saturated rows are left out: below saturation, TPOT under chunked prefill is that of a
     mean iteration, a request's own chunks included. So are pipelines, whose bubbles differ by
-    batch, and prompts of one token or outputs of two, most of whose running time is that wait.
+    batch, and prompts of one token or outputs of two, most of whose running time is that wait. So
+    are batches of two: near saturation the closed form has too few prompts beside a decode.
     """
     pair = sample.changed(qps=lambda p: 0.5 * p["qps"])
     slower = [
@@ -317,7 +318,8 @@ def lower_load_is_never_slower(sample: Sample) -> Mask:
     iteration_s = np.nan_to_num(sample["tpot_mean_s"][pair.both[sample.feasible]])
     slower.append(pair.holds(lambda full, half: at_most(half, full + iteration_s), "ttft_mean_s"))
     short = (sample["prompt_tokens"] == 1) | (sample["output_tokens"] == 2)
-    return np.all(slower, axis=0) | sample["saturated"] | (sample["pp"] > 1) | short
+    small = sample["max_batch"] <= 2
+    return np.all(slower, axis=0) | sample["saturated"] | (sample["pp"] > 1) | short | small
 
 
 @STEADY.law
