@@ -54,7 +54,7 @@ class GroupedGemm(Launched):
     width: float = 0.0  # of an expert's slice, for which libraries tune tiles; 0: unknown
     ranks: float = 1.0  # expert-parallel GPUs; kernels walk over the rows of all of them
     received: Column | None = None  # tokens that DeepEP brought to this GPU; None: all are gathered
-    masked_tokens: float = 0.0  # received tokens come in a buffer per expert up to so many tokens
+    masked_tokens: float = 0.0  # up to so many tokens every expert has a buffer of its own
 
     @property
     def has_narrow_weights(self) -> bool:

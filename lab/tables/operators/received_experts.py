@@ -28,7 +28,7 @@ TABLES = {
 GPUS = ("h100_sxm", "b200_sxm", "gb200")
 SIZES = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_ep_size")
 WORDS = ("gpu", "framework", "version", "distribution")
-EVEN = "uniform"
+EVEN, DTYPE = "uniform", "fp8_block"
 BLOCK = {MASKED: 1.0, CONTIGUOUS: 128.0}
 """Rows that activate one more expert."""
 FEW_PER_RANK, SHOWN = 16.0, 1.5
@@ -57,7 +57,7 @@ def read_received_experts(reference: Path, gpu: str) -> Iterator[Rows]:
             "framework": "sglang",
             "version": first(rows, "version"),
         }
-        labels |= {"kernel": kernel, "dtype": "fp8_block"}
+        labels |= {"kernel": kernel, "dtype": DTYPE}
         make = partial(products_of, kernel)
         yield tidy(sizes, seconds, group_of(sizes.values()), operator_of=make, **labels)
 
@@ -94,7 +94,7 @@ def layers_of(rows: Rows) -> Iterator[tuple[Bools, tuple[GroupedGemm, GroupedGem
             "experts": int(experts[0] / ranks),
             "top_k": float(chosen[0] / ranks),
             "dtype": "fp8",
-            "weight_dtype": "fp8_block",
+            "weight_dtype": DTYPE,
             "ranks": float(ranks),
             "received": tokens,
             "masked_tokens": masked,

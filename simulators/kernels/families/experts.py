@@ -157,13 +157,6 @@ def expert_seconds(
     return numbers["start_s"] + busy_s + moved_s + passing_s + clocks / gpu.clock_hz
 
 
-def layer_seconds(
-    products: tuple[ExpertSizes, ExpertSizes], gpu: Gpu, numbers: Mapping[str, float]
-) -> Floats:
-    """Return the seconds of both products of a layer of received tokens, by the formula."""
-    return np.add(*(expert_seconds(sizes, "fp8_block", gpu, numbers) for sizes in products))
-
-
 def _tile(sizes: ExpertSizes, numbers: Mapping[str, float]) -> tuple[Floats, Floats]:
     """Return the padding rows per expert, and the slowdown of reading weights."""
     is_low = (sizes.tokens <= sizes.experts) & ("tall" in numbers)
