@@ -30,10 +30,10 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from simulators.core.contract import load_simulator
+from simulators.core.contract import Simulator, load_simulator
 from simulators.core.errors import UserError
 from simulators.core.fields import columns_of
-from sweeper.commands.flags import number_of, parser_of
+from sweeper.commands.flags import CommandParser, number_of, parser_of
 from sweeper.commands.run import Asked, asked_by, sweep
 from sweeper.engines import load_engine
 from sweeper.engines.chunks import hinted
@@ -106,13 +106,7 @@ def answer_to(words: list[str]) -> Answer:
     if words and words[0] in verbs:  # `--train MODEL`
         words = [verbs[words[0]], "--model", *words[1:]]
     named = bool(words) and not words[0].startswith("-")
-    simulator = load_simulator(words[0] if named else QUESTIONS.names()[0])
-    asks = known_beside(simulator, QUESTIONS)
-    if not isinstance(asks, Asks):
-        able = ", ".join(QUESTIONS.names())
-        raise UserError(
-            f"`ask` does not support the simulator '{simulator.name}'; it supports {able}"
-        )
+    asks = asks_of(load_simulator(words[0] if named else QUESTIONS.names()[0]))
     chosen, question = parsed(asks, words[1:] if named else words)
     file = Path(chosen.outputs) / "spaces" / f"{question.name}.yaml"
     said = (f"{key}: {json.dumps(value)}\n" for key, value in question.space.items())
@@ -145,11 +139,28 @@ def _fewest(asked: Asked, question: Question, slo: SloProbability, *, is_free: b
     return asked._replace(sweep=dataclasses.replace(asked.sweep, sampler=sampler, engine=engine))
 
 
+def asks_of(simulator: Simulator) -> Asks:
+    """Return what `ask` can ask of a simulator."""
+    asks = known_beside(simulator, QUESTIONS)
+    if not isinstance(asks, Asks):
+        able = ", ".join(QUESTIONS.names())
+        raise UserError(
+            f"`ask` does not support the simulator '{simulator.name}'; it supports {able}"
+        )
+    return asks
+
+
 def parsed(asks: Asks, words: list[str]) -> tuple[argparse.Namespace, Question]:
     """Return the parsed flags and the question built from them."""
+    chosen = parser_for(asks).parse_args(words)
+    asked = asks.flags(**{f.name: getattr(chosen, f.name) for f in columns_of(asks.flags)})
+    return chosen, asks.question(asked)
+
+
+def parser_for(asks: Asks) -> CommandParser:
+    """Return the parser of the flags of a question."""
     parser = parser_of("ask")
-    fields = columns_of(asks.flags)
-    for f in fields:
+    for f in columns_of(asks.flags):
         required = f.default is dataclasses.MISSING
         spelt = dict.fromkeys((f"--{f.name}", f"--{f.name.replace('_', '-')}"))
         parser.add_argument(
@@ -160,9 +171,7 @@ def parsed(asks: Asks, words: list[str]) -> tuple[argparse.Namespace, Question]:
             required=required,
             default=None if required else f.default,
         )
-    chosen = parser.parse_args(words)
-    asked = asks.flags(**{f.name: getattr(chosen, f.name) for f in fields})
-    return chosen, asks.question(asked)
+    return parser
 
 
 @dataclass(frozen=True)
