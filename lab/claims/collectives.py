@@ -31,14 +31,17 @@ def ranks_left_out(reference: Path) -> Iterator[pl.DataFrame]:
 
 
 def exchanges(reference: Path) -> Iterator[pl.DataFrame]:
-    """Yield DeepEP's dispatches and combines, each by a fit to other numbers of ranks, by mode."""
+    """Yield DeepEP's dispatches and combines, each by a fit to other ranks or GPUs, by mode."""
     rows = tables.read_exchanges(reference)
     first = [row for row in rows if row.kernel.startswith(fits.CONFIG.fitted_version)]
     later = [row for row in rows if not row.kernel.startswith(fits.CONFIG.fitted_version)]
     for mine, errors in fits.exchanges_left_out(first):
         yield _frame(errors, mode=[row.mode for row in mine], label=_labels(mine))
-    errors = fits.exchange_log_errors(later, fits.fit_rates(first))
+    links = fits.fit_rates(first)
+    errors = fits.exchange_log_errors(later, links)
     yield _frame(errors, mode="version 2", label=_labels(later))
+    for mine, errors in fits.copies_left_out(tables.read_copies(reference), links):
+        yield _frame(errors, mode="on another GPU", label=_labels(mine))
 
 
 def _labels(rows: Sequence[tables.DeepEpExchange]) -> list[str]:

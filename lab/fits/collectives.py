@@ -445,17 +445,20 @@ def _cluster_of(curve: NodesCurve) -> Cluster:
 
 
 def fit_expert_exchange(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
-    """Yield DeepEP's start time, and the shares of both links' bandwidth that are sustained."""
+    """Yield DeepEP's start time, sustained shares of both links' bandwidth, and the SMs' rate."""
     rows = [
         row
         for row in tables.read_exchanges(reference)
         if row.kernel.startswith(CONFIG.fitted_version)
     ]
-    errors = np.concatenate([errors for _, errors in exchanges_left_out(rows)])
+    copies = tables.read_copies(reference)
+    left_out = [*exchanges_left_out(rows), *copies_left_out(copies, fit_rates(rows))]
+    errors = np.concatenate([errors for _, errors in left_out])
+    rates = fit_copies(copies, fit_rates(rows))
     yield declared(
         "expert_exchange",
-        content={"exchange": {**vars(fit_rates(rows)), "band": _factor(errors)}},
-        rows=len(rows),
+        content={"exchange": {**vars(rates), "band": _factor(errors)}},
+        rows=len(rows) + len(copies),
         errors=np.expm1(errors),
     )
 
@@ -466,6 +469,22 @@ def exchanges_left_out(
     """Yield the rows of each number of ranks, and their log errors by a fit to the others."""
     for mine, rates in leave_one_out(rows, lambda row: row.ranks, fit_rates):
         yield mine, exchange_log_errors(mine, rates)
+
+
+def copies_left_out(
+    rows: Sequence[DeepEpExchange], links: Rates
+) -> Iterator[tuple[list[DeepEpExchange], Floats]]:
+    """Yield the rows of each GPU, and their log errors by the SMs' rate on other GPUs."""
+    for mine, rates in leave_one_out(
+        rows, lambda row: row.gpu, functools.partial(fit_copies, links=links)
+    ):
+        yield mine, exchange_log_errors(mine, rates)
+
+
+def fit_copies(rows: Sequence[DeepEpExchange], links: Rates) -> Rates:
+    """Return the rates of links with the SMs' rate of the least mean absolute log error."""
+    tried = (replace(links, copied_bytes_per_s=r) for r in np.arange(*CONFIG.copies).tolist())
+    return min(tried, key=lambda rates: float(np.abs(exchange_log_errors(rows, rates)).mean()))
 
 
 def fit_rates(rows: Sequence[DeepEpExchange]) -> Rates:

@@ -137,6 +137,26 @@ def read_exchanges(reference: Path) -> list[DeepEpExchange]:
     return found
 
 
+def read_copies(reference: Path) -> list[DeepEpExchange]:
+    """Return dispatches and combines for many tokens, by SGLang's collector, at DeepEP's SMs.
+
+    Eight nodes are left out: their kernels waited for the network card 16 ms before they sent.
+    """
+    found = []
+    for row in records(reference, "expert_copies"):
+        nodes = int(row.node_num)
+        gpu = str(row.gpu)
+        ranks = nodes * EXCHANGE.gpus_per_node.get(gpu, EXCHANGE.node)
+        routed = Routed(EXCHANGE.experts, EXCHANGE.top_k)
+        if nodes > 1:
+            routed = replace(routed, groups=nodes, chosen=min(nodes, EXCHANGE.top_groups))
+        for op in EXCHANGE.number_bytes:
+            seconds = (row[f"{op}_transmit_us"] + row[f"{op}_notify_us"]) * 1e-6
+            tokens = int(row.num_token)
+            found.append(DeepEpExchange("normal", gpu, ranks, op, tokens, routed, seconds))
+    return found
+
+
 Libraries = dict[str, dict[str, Curves]]
 """Measured curves, by GPU and library."""
 

@@ -15,7 +15,8 @@ DeepEP's kernels send over links inside nodes and over network cards at once. Hi
 token crosses once to each node with one of its experts, and from there to each GPU with one. Low
 latency: a copy for each expert goes there directly (DeepSeek, github.com/deepseek-ai/DeepEP,
 README). Node-limited routing by groups of experts: DeepSeek-V3 technical report (2024), section
-2.1.2.
+2.1.2. High throughput runs on a few SMs, which copy every token that a GPU receives, twice between
+nodes: from the network card's buffer, and on to the GPU of its expert.
 
 Fitted to clusters: how long hops and starts take beyond NCCL's estimate, and which share of its
 data sheet a link sustains.
@@ -164,6 +165,9 @@ EXCHANGE_CALIBRATION = PACKAGE / "collectives" / "calibration" / "expert_exchang
 
 HIGH_THROUGHPUT, LOW_LATENCY = "high_throughput", "low_latency"
 
+EXCHANGE_SMS = 20
+"""SMs that DeepEP's kernels for many tokens occupy (`Buffer.num_sms`)."""
+
 
 @dataclass(frozen=True)
 class Routed:
@@ -203,6 +207,7 @@ class Rates:
     start_s: float
     inside: float  # of a GPU's ports to GPUs of its node
     between: float  # of a GPU's network card
+    copied_bytes_per_s: float = np.inf  # by the SMs of high throughput
     band: float = 2.0  # nine of ten exchanges are within this factor
 
 
@@ -221,15 +226,17 @@ def exchange_s(
     `rank_bytes` is one copy of all tokens of a rank. The experts are on `ranks` GPUs, `inside` of
     them on one node. `link_bytes_per_s` are a GPU's links inside its node and to other nodes.
     """
-    nodes = ranks // inside
+    nodes, copies = ranks // inside, 0.0
     if mode == LOW_LATENCY:
         crossing = routed.top_k * (nodes - 1) / nodes
         near = routed.top_k * (inside - 1) / ranks
     else:
         crossing = routed.reached(nodes) * (nodes - 1) / nodes
         near = routed.reached(ranks) * (inside - 1) / inside
+        copies = routed.reached(ranks) * (2.0 if nodes > 1 else 1.0)
     port, card = link_bytes_per_s
-    slower = max(near / (rates.inside * port), crossing / (rates.between * card))
+    links = max(near / (rates.inside * port), crossing / (rates.between * card))
+    slower = max(links, copies / rates.copied_bytes_per_s)
     return np.asarray(rates.start_s + slower * rank_bytes, np.float64)
 
 

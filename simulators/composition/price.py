@@ -37,6 +37,8 @@ from typing import Any
 
 import numpy as np
 
+from simulators.catalog.gpu import what_if
+from simulators.collectives.library_models import EXCHANGE_SMS
 from simulators.composition.adjustments import whole_lists
 from simulators.composition.operator_prices import Row, compute_rows, is_one_launch, message_rows
 from simulators.composition.replica import Replica, load_runtime
@@ -79,7 +81,14 @@ from simulators.workload.llm.transformer import (
     nucleus_operators,
     token_operators,
 )
-from simulators.workload.operators import Attention, Collective, Column, ExpertExchange
+from simulators.workload.operators import (
+    Attention,
+    Collective,
+    Column,
+    ExpertExchange,
+    Gemm,
+    GroupedGemm,
+)
 
 
 def overlapped_rows(chunks: Sequence[Row], decodes: Sequence[Row], replica: Replica) -> list[Row]:
@@ -272,31 +281,44 @@ def part_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str] = (
     if not replica.two_batch_overlap:
         return _batch_rows(replica, step, part, only)
     half = Step(**{f.name: getattr(step, f.name) / 2.0 for f in fields(step)})
-
-    def twice(some: Sequence[str]) -> list[Row]:
-        rows = _batch_rows(replica, half, part, some)
-        return [row.scaled(lambda column: 2.0 * np.asarray(column)) for row in rows]
-
-    rows = twice(only)
+    rows = _half_rows(replica, half, part, only)
     if any(isinstance(row.operator, ExpertExchange) for row in rows):
-        kernels = twice(("tokens", "experts"))
-        return hide_exchanges(rows, kernels, part, DEEPEP_SMS / replica.gpu.sm_count)
-    return rows
+        kernels = _half_rows(replica, half, part, ("tokens", "experts"))
+        rows = hide_exchanges(rows, kernels, part)
+    return [row.scaled(lambda column: 2.0 * np.asarray(column)) for row in rows]
 
 
-DEEPEP_SMS = 20.0
-"""SMs that DeepEP's kernels for many tokens occupy (`Buffer.num_sms`); those for few use none."""
+def _half_rows(replica: Replica, half: Step, part: Stage, only: Sequence[str]) -> list[Row]:
+    """Return the rows of half a batch, on the SMs that exchanges for many tokens leave.
+
+    Engines launch products on these SMs whether or not an exchange runs (SGLang's
+    `deep_gemm_num_sms`, vLLM's `VLLM_DBO_COMM_SMS`). Attention of prompts has no others either, as
+    exchanges wait on their SMs for the slowest rank. Other kernels are bound by memory.
+    """
+    gpu, rows = replica.gpu, _batch_rows(replica, half, part, only)
+    most = MOST_FEW.get(replica.layout.routing.backend, np.inf)
+    takes_sms = np.asarray(half.tokens) / replica.layout.attention_dp > most
+    if not takes_sms.any():
+        return rows
+    share = 1.0 - EXCHANGE_SMS / gpu.sm_count
+    fewer = replace(replica, gpu=what_if(gpu, sm_scale=share))
+
+    def limit(row: Row, other: Row) -> Row:
+        if isinstance(row.operator, Gemm | GroupedGemm):
+            return row.select(takes_sms, other)
+        if isinstance(row.operator, Attention) and row.operator.phase == "prefill":
+            return row.scaled(lambda column: column * np.where(takes_sms, 1.0 / share, 1.0))
+        return row
+
+    return [limit(*pair) for pair in zip(rows, _batch_rows(fewer, half, part, only), strict=True)]
 
 
-def hide_exchanges(
-    rows: Sequence[Row], kernels: Sequence[Row], part: Stage, sm_share: float
-) -> list[Row]:
-    """Return the rows of two halves of a batch: of exchanges, what exceeds the kernels remains.
+def hide_exchanges(rows: Sequence[Row], kernels: Sequence[Row], part: Stage) -> list[Row]:
+    """Return the rows of half a batch: of exchanges, what exceeds the kernels remains.
 
     While one half's tokens travel to experts and back, kernels of the other half run (two-batch
     overlap; DeepSeek, "DeepSeek-V3/R1 inference system overview", 2025). `kernels` are those of the
-    layers but for attention, so that times of layers add up. While exchanges for many tokens run,
-    `sm_share` of the SMs is theirs, and the kernels take longer.
+    layers but for attention, so that times of layers add up.
     """
     repeats = {part.expert_layers: 1.0, part.layers: part.expert_layers / max(part.layers, 1)}
     hidden_s = sum(
@@ -310,12 +332,8 @@ def hide_exchanges(
     remains = np.maximum(0.0, 1.0 - hidden_s / np.maximum(sent_s, LEAST_S))
 
     def hide(row: Row) -> Row:
-        assert isinstance(row.operator, ExpertExchange)
-        takes_sms = np.asarray(row.operator.tokens) > MOST_FEW[row.operator.kind]
-        slower = np.where(takes_sms, sm_share / (1.0 - sm_share), 0.0)
-        kept = remains + (1.0 - remains) * slower
         level = np.maximum(row.level, EXTRAPOLATED)
-        return replace(row.scaled(lambda column: kept * column), level=level)
+        return replace(row.scaled(lambda column: remains * column), level=level)
 
     return [hide(row) if isinstance(row.operator, ExpertExchange) else row for row in rows]
 

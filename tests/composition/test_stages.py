@@ -13,6 +13,7 @@ import pytest
 from simulators.catalog.cluster import cluster_for, load_cluster
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
+from simulators.collectives.library_models import EXCHANGE_SMS
 from simulators.composition import price
 from simulators.composition.operator_prices import Row, compute_rows
 from simulators.composition.price import (
@@ -282,14 +283,20 @@ def test_cuda_graphs_are_off_with_high_throughput_all_to_all() -> None:
 def test_kernels_of_half_a_batch_hide_the_exchanges_of_the_other(
     decodes: float, pays: bool, backend: str
 ) -> None:
-    """Small halves read all weights twice; large ones compute while the exchanges run."""
+    """Small halves read all weights twice; large ones compute while the exchanges run.
+
+    High-throughput exchanges leave the products fewer SMs.
+    """
     layout = Parallelism(attention_dp=32, ep=32, routing=Routing(backend))
     one = replica(layout, "deepseek_v3", dtype="fp8_block")
     step, half = decode_step(decodes, 2000.0), decode_step(decodes / 2.0, 2000.0)
     both = part_iteration(replace(one, two_batch_overlap=True), step, whole(one))
     lone = part_iteration(one, half, whole(one))
-    assert float(both.experts_s) == pytest.approx(2.0 * float(lone.experts_s))
-    assert float(both.decode_attention_s) == pytest.approx(2.0 * float(lone.decode_attention_s))
+    sms = one.gpu.sm_count
+    most = 1.0 if backend == LOW_LATENCY else sms / (sms - EXCHANGE_SMS)
+    for part in ("experts_s", "decode_attention_s"):
+        longer = float(getattr(both, part)) / (2.0 * float(getattr(lone, part)))
+        assert 1.0 - 1e-9 <= longer <= most + 1e-9
     exposed = float(both.collective_s) / (2.0 * float(lone.collective_s))
     assert 0.0 <= exposed < 1.0
     together = part_iteration(one, step, whole(one))
