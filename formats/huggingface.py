@@ -62,8 +62,8 @@ def decoder_config(path: Path) -> tuple[Config, str]:
     for key, kind in wanted.items():
         if config.get(key) and not isinstance(config[key], kind):
             raise UserError(f"{path}: '{key}' has an unknown form: {config[key]!r:.40}")
-    for table in known["nested"]:
-        config |= config.get(table) or {}
+    for table, prefix in known["nested"].items():
+        config |= {f"{prefix}{key}": value for key, value in (config.get(table) or {}).items()}
     family = str(config.get("model_type") or whole.get("model_type", "")).removesuffix("_text")
     for key, value in known["defaults"].get(family, {}).items():
         config[key] = text.get(value) if isinstance(value, str) else config.get(key, value)
@@ -76,7 +76,9 @@ def layer_kinds(config: Config, path: Path) -> Counter[str]:
     layers = _first_int(config, known["words"]["layers"])
     for key, kinds in PATTERNS.items():
         value = config.get(key) or ()
-        if isinstance(value, int):
+        if "listed" in kinds:
+            named = [kinds["listed"]] * len(value)
+        elif isinstance(value, int):
             named = [kinds["every"][(i + 1) % value > 0] for i in range(layers)]
         else:
             symbols = [str(symbol) for symbol in value[: layers or None]]
@@ -86,6 +88,10 @@ def layer_kinds(config: Config, path: Path) -> Counter[str]:
                 raise UserError(f"{path}: '{key}' names {len(symbols)} of {layers} layers")
             named = [kinds[symbol] for symbol in symbols]
         found |= Counter(named)
+    lists = [key for key in PATTERNS if "listed" in PATTERNS[key] and config.get(key)]
+    listed = sum(len(config[key]) for key in lists)
+    if lists and listed != layers:
+        raise UserError(f"{path}: {' and '.join(lists)} list {listed} of {layers} layers")
     return found
 
 

@@ -99,6 +99,8 @@ class LanguageModel:
     state_value_heads: int = 0
     state_head_dim: int = 0  # of keys; the state size of Mamba-2
     state_value_dim: int = 0  # of values; 0: equal to keys
+    state_gate_rank: int = 0  # of the projection of a state layer's output gate; 0: full
+    residual_layers: int = 0  # per block whose outputs later layers attend to; 0: plain sums
     quantised_ffn: int = 0  # padded FFN width of public 4-bit checkpoints; 0: not padded
     fp8_channels: bool = False  # the public 8-bit checkpoint has scales per channel, not per block
     published_experts: str = ""  # only format of the public checkpoint's experts; empty: several
@@ -152,9 +154,18 @@ class LanguageModel:
     @property
     def state_parameters(self) -> int:
         """Weights of a state layer: queries, keys, values, gate, output, decays, convolution."""
-        decays = self.state_value_heads * (2 if self.state_rule == "delta" else 1)
-        convolution = CONVOLVED * (2 * self.state_keys + self.state_values)
-        return self.hidden * (2 * self.state_keys + 3 * self.state_values + decays) + convolution
+        h, keys, values, rank = (
+            self.hidden,
+            self.state_keys,
+            self.state_values,
+            self.state_gate_rank,
+        )
+        decays = h * self.state_value_heads * (2 if self.state_rule == "delta" else 1)
+        if self.state_rule == "kda":  # one decay per number of a key, from a narrow projection
+            decays += (h + keys) * self.state_head_dim
+        gate = (h + values) * rank if rank else h * values
+        convolution = CONVOLVED * (2 * keys + values)
+        return h * 2 * (keys + values) + gate + decays + convolution
 
     @property
     def state_keys(self) -> int:
@@ -202,7 +213,8 @@ class LanguageModel:
             up = self.kv_lora_rank * self.heads * (self.qk_nope_head_dim + self.v_head_dim)
             if self.compress_ratios:  # the norm is over the whole key
                 up = self.qk_rope_head_dim + self.compressor_parameters
-            return queries + latent + up + self.output_parameters + self.index_parameters
+            gate = h * self.heads * self.v_head_dim * self.attention_gate
+            return queries + latent + up + gate + self.output_parameters + self.index_parameters
         values = 0 if self.values_are_keys else self.kv_heads * self.value_dim
         qkv = (self.heads + self.kv_heads) * self.head_dim + values
         gate = self.heads * self.value_dim * self.attention_gate
@@ -261,9 +273,10 @@ class LanguageModel:
 
     @property
     def mixing_parameters(self) -> int:
-        """Weights that mix the residual streams around one block."""
+        """Weights that mix the residual streams, or score earlier blocks, before one block."""
         streams = self.residual_streams
-        return (2 + streams) * streams**2 * self.hidden * (streams > 1)
+        scores = self.hidden * (self.residual_layers > 0)
+        return (2 + streams) * streams**2 * self.hidden * (streams > 1) + scores
 
     @property
     def _matrices(self) -> int:

@@ -28,7 +28,7 @@ from simulators.dataflow.price import standing_w
 from simulators.evidence.lookup import BEST, DEFAULT_FRAMEWORK
 from simulators.kernels.energy import active_idle_w, idle_w_of
 from simulators.workload.llm.memory import fixed_sequence_bytes, kv_bytes_per_token
-from simulators.workload.llm.parallelism import Parallelism, Stage, attending_layers
+from simulators.workload.llm.parallelism import Parallelism, Stage, state_layers
 from simulators.workload.operators import Column
 
 DEFAULT_RUNTIME = "graphs"
@@ -200,7 +200,7 @@ class Runtime:
 
     def extra_gaps_s(self, model: LanguageModel, part: Stage) -> float:
         """Return the additional gaps of a stage's layers with indexers or states."""
-        states = part.layers - attending_layers(model, part) if model.has_states else 0
+        states = state_layers(model, part)
         return (
             self.index_layer_s * (model.index_top_k > 0) * part.layers + self.state_layer_s * states
         )

@@ -97,6 +97,7 @@ PUBLISHED = {
     "minimax_m3": 428e9,
     "deepseek_v4_flash": 284e9,
     "deepseek_v4_pro": 1.6e12,
+    "kimi_k3": 2.8e12,
 }
 TWO_DIGITS = ("deepseek_v4_pro",)  # published as 1.6T
 ACTIVE = {
@@ -109,6 +110,7 @@ ACTIVE = {
     "hy3": 21e9,
     "mixtral_8x22b": 39e9,
     "qwen3_coder_480b": 35e9,
+    "kimi_k3": 104e9,  # model card
 }
 IN_NAMES = {
     "kimi_k2_5": 32e9,

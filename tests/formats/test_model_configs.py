@@ -167,6 +167,27 @@ BLOCK_SPARSE = SHARED | {
         "sparse_block_size": 32,
     },
 }
+KIMI_DELTA = LATENT | {
+    "model_type": "kimi_linear",
+    "linear_attn_config": {
+        "full_attn_layers": [2, 4],
+        "kda_layers": [1, 3],
+        "head_dim": 8,
+        "num_heads": 4,
+        "short_conv_kernel_size": 4,
+        "use_full_rank_gate": True,
+    },
+    "mla_use_output_gate": True,
+    "attn_res_block_size": 2,
+}
+for key in ("index_n_heads", "index_head_dim", "index_topk", "indexer_types"):
+    del KIMI_DELTA[key]
+NARROW_GATES = KIMI_DELTA | {
+    "linear_attn_config": KIMI_DELTA["linear_attn_config"] | {"use_full_rank_gate": False},
+    "mla_use_output_gate": False,
+    "attn_res_block_size": None,
+}
+KDA = 64 * 4 * 32 + 64 * 4 + 64 * 8 + 8 * 32 + 4 * 96  # q, k, v, out; beta; decays; convolution
 SPARSE_INDEXER = 64 * 2 * 16 + (64 + 2) * 16 + 64 * 2
 
 # config, parameters, those without unused experts, bytes of one token in layers without a window,
@@ -256,6 +277,24 @@ BY_HAND = {
         0,
         0,
     ),
+    "Kimi delta": (
+        KIMI_DELTA,
+        TABLES + NORMS + 8 * 64 + 2 * (MLA + 64 * 8 * 16) + 2 * (KDA + 64 * 32) + 4 * FFN,
+        0,
+        2 * 36 * 2,
+        0,
+        0,
+        2 * (4 * 8 * 8 * 4 + 3 * 96 * 2),
+    ),
+    "Kimi delta, narrow gates": (
+        NARROW_GATES,
+        TABLES + NORMS + 2 * MLA + 2 * (KDA + 64 * 8 + 8 * 32) + 4 * FFN,
+        0,
+        2 * 36 * 2,
+        0,
+        0,
+        2 * (4 * 8 * 8 * 4 + 3 * 96 * 2),
+    ),
     "shared indexers": (
         LATENT,
         TABLES + NORMS + 4 * MLA + 2 * INDEXER + 4 * FFN,
@@ -320,7 +359,8 @@ def test_products_of_a_step_read_every_weight_around_attention(tmp_path: Path, n
             numbers = (model.index_heads + 1) * model.index_head_dim * model.hidden
             indexed = model.layers * model.index_share * numbers
         assert read["qkv_proj"] + read["o_proj"] == pytest.approx(weights + indexed)
-    projections = model.hidden * (2 * model.state_keys + 3 * model.state_values)
+    gate = 0 if model.state_gate_rank else model.state_values
+    projections = model.hidden * 2 * (model.state_keys + model.state_values) + model.hidden * gate
     states = model.state_layers * projections
     assert read["state_in_proj"] + read["state_out_proj"] == pytest.approx(states)
 
@@ -375,6 +415,7 @@ def test_compressed_layers_multiply_by_every_weight(tmp_path: Path) -> None:
     [
         ("compress_ratios", [4, 8, 4, 8]),
         ("linear_attn_config", {"kda_layers": [1, 2, 3]}),
+        ("linear_attn_config", {"kda_layers": [1, 2, 3, 4], "short_conv_kernel_size": 8}),
         ("sparse_attention_config", {"sparse_memory_blocks": 16}),
         ("block_configs", [{}] * 4),
         ("num_kv_shared_layers", 2),
@@ -397,7 +438,11 @@ def test_compressed_layers_multiply_by_every_weight(tmp_path: Path) -> None:
 def test_key_that_is_not_modelled_is_refused_by_name(
     tmp_path: Path, key: str, value: object
 ) -> None:
-    named = "sparse_memory_blocks" if key == "sparse_attention_config" else key
+    parts = {
+        "sparse_attention_config": "sparse_memory_blocks",
+        "linear_attn_config": "linear_attn_",
+    }
+    named = parts.get(key, key)
     with pytest.raises(UserError, match=named):
         _model(tmp_path, SHARED | {"model_type": "llama", key: value})
 

@@ -22,7 +22,12 @@ from typing import Any
 import numpy as np
 
 from simulators.catalog.model import OVERLAPPED, LanguageModel
-from simulators.workload.llm.parallelism import attending_layers, kv_heads_per_gpu
+from simulators.workload.llm.parallelism import (
+    attending_layers,
+    attentions,
+    kv_heads_per_gpu,
+    state_layers,
+)
 from simulators.workload.llm.step import PREFILL_SUMS, Shard, Step
 from simulators.workload.operators import (
     Attention,
@@ -105,7 +110,7 @@ def prefill_operators(shard: Shard, step: Step, *, chooses: bool = False) -> tup
         return _compressed("prefill", shard, step)
     if shard.model.index_top_k:
         return _indexed_prefill(shard, step, chooses)
-    return _expanded_prefill(shard, step)
+    return (*_expanded_prefill(shard, step), *_states("prefill", shard, step))
 
 
 def decode_operators(shard: Shard, step: Step) -> tuple[Compute, ...]:
@@ -116,7 +121,7 @@ def decode_operators(shard: Shard, step: Step) -> tuple[Compute, ...]:
     if shard.model.compress_ratios:
         return _compressed("decode", shard, step)
     if not top_k:
-        return _latent_decode(shard, step)
+        return (*_latent_decode(shard, step), *_states("decode", shard, step))
     chosen = np.minimum(step.decode_kv_tokens, step.decodes * top_k)
     listed = _latent_decode(shard, replace(step, decode_kv_tokens=chosen))
     return (
@@ -216,7 +221,7 @@ def _indexed_prefill(shard: Shard, step: Step, chooses: bool) -> tuple[Compute, 
 
 def _expanded_prefill(shard: Shard, step: Step) -> tuple[Compute, ...]:
     """Return latent attention of prompts, with latents expanded to keys and values of all heads."""
-    model, heads, layers = shard.model, shard.heads, shard.part.layers
+    model, heads, layers = shard.model, shard.heads, latent_layers(shard)
     score = model.qk_nope_head_dim + model.qk_rope_head_dim
     n = heads * (model.qk_nope_head_dim + model.v_head_dim)
     attention = replace(
@@ -233,7 +238,7 @@ def _expanded_prefill(shard: Shard, step: Step) -> tuple[Compute, ...]:
 def _latent_decode(shard: Shard, step: Step) -> tuple[Compute, ...]:
     """Return attention of single queries in the latent space."""
     model, heads, latent = shard.model, shard.heads, shard.model.kv_lora_rank
-    dtype, layers = shard.how.activations, shard.part.layers
+    dtype, layers = shard.how.activations, latent_layers(shard)
     cached = latent + model.qk_rope_head_dim
     width = (cached + latent) / 2.0
 
@@ -264,7 +269,7 @@ def _attentions(phase: str, shard: Shard, step: Step) -> tuple[Compute, ...]:
     if not rest:
         return (whole,)
     if model.has_states:
-        return (whole, *_states(phase, shard, rest, step))
+        return (whole, *_states(phase, shard, step))
     sizes = replace(shard, model=model.windowed)
     local = _attention(phase, sizes, rest, _seen_through(step, float(model.window)))
     hidden = step.decode_kv_tokens if phase == "decode" else 0.0
@@ -296,13 +301,20 @@ def _seen_through(step: Step, window: float) -> Step:
     )
 
 
-def _states(phase: str, shard: Shard, layers: float, step: Step) -> tuple[Compute, ...]:
+def latent_layers(shard: Shard) -> float:
+    """Return the number of a stage's layers with latent attention; others keep a state."""
+    return attentions(shard.model, shard.part)[0][0]
+
+
+def _states(phase: str, shard: Shard, step: Step) -> tuple[Compute, ...]:
     """Return the operators of layers with a recurrent state instead of attention.
 
     A short convolution over queries, keys and values comes first; then tokens update a matrix per
     value head, prompts in chunks.
     """
-    model, tp = shard.model, shard.layout.tp
+    model, tp, layers = shard.model, shard.layout.tp, state_layers(shard.model, shard.part)
+    if not layers:
+        return ()
     sums = _sums(phase, step)
     shared = {name: sums[name] for name in ("phase", "requests")}
     shared |= {"tokens": sums["query_tokens"], "dtype": shard.how.activations, "repeat": layers}

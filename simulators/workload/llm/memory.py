@@ -22,6 +22,7 @@ from simulators.workload.llm.parallelism import (
     attentions,
     kv_heads_per_gpu,
     stage_of,
+    state_layers,
 )
 from simulators.workload.llm.step import Shard
 from simulators.workload.operators import Column
@@ -235,8 +236,7 @@ def _linear(model: LanguageModel, layout: Parallelism, part: Stage) -> float:
     """Return the number of a stage's weights that tensor parallelism splits, with KV copies."""
     numbers: float = part.dense_layers * (model.dense_ffn_parameters - model.biases * model.hidden)
     numbers += part.expert_layers * model.shared_parameters
-    states = part.layers - attending_layers(model, part) if model.has_states else 0
-    numbers += states * model.state_parameters
+    numbers += state_layers(model, part) * model.state_parameters
     for layers, sizes in attentions(model, part):
         attention = sizes.attention_parameters - _copied_attention(sizes)
         if not model.is_latent:
@@ -268,7 +268,8 @@ def _copied_bytes(model: LanguageModel, part: Stage, how: Precision) -> float:
     """Return the replicated bytes of a stage: norms, routers, positions, latent projections."""
     down = model.kv_lora_rank + model.qk_rope_head_dim + model.q_lora_rank
     queries = model.q_lora_rank * model.index_heads * model.index_head_dim * model.index_share
-    matrices = part.layers * (model.hidden * down + queries) if model.is_latent else 0
+    latent = attentions(model, part)[0][0] if model.is_latent else 0
+    matrices = latent * (model.hidden * down + queries)
     around = model.norm_parameters + model.mixing_parameters
     norms = (2 * part.layers - part.bare_layers) * around
     attention = sum(layers * _copied_attention(m) for layers, m in attentions(model, part))

@@ -243,6 +243,11 @@ def attending_layers(model: LanguageModel, part: Stage) -> float:
     return part.layers / model.attention_every if model.attention_every > 1 else part.layers
 
 
+def state_layers(model: LanguageModel, part: Stage) -> float:
+    """Return the number of a stage's layers that keep a state instead of keys and values."""
+    return part.layers - attending_layers(model, part) if model.has_states else 0.0
+
+
 def attentions(model: LanguageModel, part: Stage) -> tuple[tuple[float, LanguageModel], ...]:
     """Return the number of a stage's layers with attention, by the sizes of their heads."""
     full = attending_layers(model, part)

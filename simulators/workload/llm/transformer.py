@@ -39,17 +39,18 @@ from simulators.workload.llm.attention import (
     decode_operators,
     index_heads_per_gpu,
     index_projections,
+    latent_layers,
     prefill_operators,
 )
 from simulators.workload.llm.parallelism import (
     GATHERED,
     MOST_FEW,
     Parallelism,
-    attending_layers,
     attentions,
     kv_heads_per_gpu,
     skewed_share,
     stage_of,
+    state_layers,
 )
 from simulators.workload.llm.step import Shard, Step
 from simulators.workload.operators import (
@@ -297,6 +298,7 @@ def token_operators(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
         *attention_projections(shard, tokens),
         *feed_forward(shard, tokens),
         *(_mixing(shard, tokens) if streams > 1 else ()),
+        *_earlier_blocks(shard, tokens),
         # The residual sums, each fused with the norm after it: two tensors in, two out. With
         # several streams the sums are part of their mixing.
         *(
@@ -318,6 +320,20 @@ def _mixing(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
         StreamMixing(name=f"stream_mixing_{phase}", phase=phase, repeat=layers, **shared)
         for phase in ("pre", "post")
     )
+
+
+def _earlier_blocks(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
+    """Return the attention of every block over the sums of earlier groups of layers.
+
+    Attention residuals (Kimi Team, "Attention residuals", 2026): a block reads the sum of each
+    earlier group of `residual_layers` layers and of its own group, half of all on average.
+    """
+    model, part = shard.model, shard.part
+    if not model.residual_layers:
+        return ()
+    read = model.layers / model.residual_layers / 2.0 + 1.0
+    blocks = 2 * part.layers - part.bare_layers
+    return (shard.pointwise("residual_attention", tokens * model.hidden, blocks, reads=read),)
 
 
 def head_operators(shard: Shard, rows: Column) -> tuple[Compute, ...]:
@@ -419,8 +435,7 @@ def attention_projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     found: list[Compute] = []
     for layers, sizes in attentions(model, part):
         found += _head_projections(replace(shard, model=sizes), tokens, layers)
-    states = part.layers - attending_layers(model, part) if model.has_states else 0.0
-    return (*found, *_state_projections(shard, tokens, states))
+    return (*found, *_state_projections(shard, tokens))
 
 
 def _head_projections(shard: Shard, tokens: Column, layers: float) -> tuple[Compute, ...]:
@@ -458,14 +473,22 @@ def _query_key_norm(
     return (shard.norm("qk_norm", tokens * rows, cols * model.head_dim, layers),)
 
 
-def _state_projections(shard: Shard, tokens: Column, layers: float) -> tuple[Compute, ...]:
-    """Return the projections and the gated norm of layers with a recurrent state."""
+def _state_projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
+    """Return the projections and the gated norm of layers with a recurrent state.
+
+    Narrow projections of gates, of which each rank has a copy, come in two products.
+    """
+    model, layers = shard.model, state_layers(shard.model, shard.part)
     if not layers:
         return ()
-    model = shard.model
     keys, values = model.state_keys / shard.layout.tp, model.state_values / shard.layout.tp
+    rank, is_kda = model.state_gate_rank, model.state_rule == "kda"
+    gate, decay = 0.0 if rank else values, model.state_head_dim * is_kda
+    down, up = rank + decay, values * (rank > 0) + keys * is_kda
     return (
-        shard.linear("state_in_proj", tokens, 2 * keys + 2 * values, model.hidden, layers),
+        shard.linear("state_in_proj", tokens, 2 * keys + values + gate, model.hidden, layers),
+        *((shard.linear("state_gates_down", tokens, down, model.hidden, layers),) if down else ()),
+        *((shard.linear("state_gates_up", tokens, up, rank or decay, layers),) if down else ()),
         shard.pointwise("state_gated_norm", tokens * values, layers, reads=2.0),
         shard.linear("state_out_proj", tokens, model.hidden, values, layers),
     )
@@ -473,11 +496,16 @@ def _state_projections(shard: Shard, tokens: Column, layers: float) -> tuple[Com
 
 def _latent_projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     """Return the projections of latent attention; down-projections are replicated on each rank."""
-    model, heads, layers = shard.model, shard.heads, shard.part.layers
+    model, heads, layers = shard.model, shard.heads, latent_layers(shard)
     queries = heads * (model.qk_nope_head_dim + model.qk_rope_head_dim)
     latent = model.kv_lora_rank + model.qk_rope_head_dim
     rank, out = model.q_lora_rank, model.output_groups * model.output_rank / shard.layout.tp
     compressors = model.compressor_parameters / model.hidden
+    gate = heads * model.v_head_dim * model.attention_gate
+    gates = (
+        shard.linear("attention_gate_proj", tokens, gate, model.hidden, layers),
+        shard.pointwise("attention_gate", tokens * gate, layers, reads=2.0),
+    )
     return (
         shard.linear("latent_down", tokens, rank + latent, model.hidden, layers),
         shard.norm("latent_norms", tokens, rank + model.kv_lora_rank, layers),
@@ -490,9 +518,11 @@ def _latent_projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
             (shard.wide("compressor", tokens, compressors, model.hidden, layers),)
             * bool(compressors)
         ),
+        *(gates if gate else ()),
         *_quantised("attention", shard, tokens, heads * model.v_head_dim, layers),
         *((_grouped_output(shard, tokens),) if out else ()),
         shard.linear("o_proj", tokens, model.hidden, out or heads * model.v_head_dim, layers),
+        *_state_projections(shard, tokens),
     )
 
 
