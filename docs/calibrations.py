@@ -1,7 +1,8 @@
 """The generated list of calibration files, from their provenance.
 
 Each row is a file: the command that fits it, the number of measured rows,
-the number of parameters (of trees, all splits and leaves) and the error on held-out rows.
+the number of parameters (of trees, all splits and leaves), the error on held-out rows, and where
+it was measured the error of a form with fewer parameters on the same rows.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from docs.reference import table
 from lab.fits.driver import count_parameters, fits, is_number, leaves
@@ -28,7 +29,15 @@ FORMER = {
 }
 """Fits by the names in files that were not written again since they moved."""
 
-COLUMNS = ("file", "fit", "rows", "parameters", "held-out error", "held out")
+COLUMNS = (
+    "file",
+    "fit",
+    "rows",
+    "parameters",
+    "held-out error",
+    "error of a simpler form",
+    "held out",
+)
 
 
 ENGINES, TRAINING, NETWORKS = "engines and API servers", "training steps", "networks"
@@ -127,8 +136,15 @@ def rows() -> Iterator[tuple[str, ...]]:
             f"{provenance['rows']:,}",
             f"{count_parameters(content):,}",
             f"{100.0 * provenance['held_out_mape']:.1f} %",
+            _simpler(provenance),
             provenance["split"],
         )
+
+
+def _simpler(provenance: dict[str, Any]) -> str:
+    if "simpler" not in provenance:
+        return ""
+    return f"{100.0 * provenance['simpler_mape']:.1f} % ({provenance['simpler']})"
 
 
 def page() -> str:

@@ -6,8 +6,10 @@ fitted to a system's other numbers of ranks. DeepEP's second version is in no fi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -16,18 +18,28 @@ from lab.claims.claim import columns
 from lab.fits import collectives as fits
 from lab.tables import collectives as tables
 from lab.tables.rows import Floats
+from simulators.collectives.library_models import network_between
 from simulators.collectives.measured import NETWORKS
 
 
 def ranks_left_out(reference: Path) -> Iterator[pl.DataFrame]:
-    """Yield curves between nodes, each by a fit to the other numbers of ranks of its system."""
-    curves = fits.large_messages(tables.read_between_nodes(reference))
+    """Yield curves between nodes, by a fit to other numbers of ranks of the same system.
+
+    `split` is `ranks` (fitted to fewer and more ranks) or `beyond` (to fewer ranks alone).
+    Intervals have the width of the shipped ones.
+    """
+    curves = fits.telling_messages(tables.read_between_nodes(reference))
     for curve in curves:
         alike = [c for c in curves if (c.system, c.collective) == (curve.system, curve.collective)]
-        if others := [other for other in alike if other.ranks != curve.ranks]:
-            errors = fits.network_log_errors(curve, fits.fit_network(others))
-            label = f"{curve.system.name} {curve.collective} of {curve.ranks}"
-            yield _frame(errors, label=label)
+        band = network_between(curve.collective).band
+        for split, seen in (
+            ("ranks", [other for other in alike if other.ranks != curve.ranks]),
+            ("beyond", [other for other in alike if other.ranks < curve.ranks]),
+        ):
+            if seen:
+                errors = fits.network_log_errors(curve, fits.fit_network(seen))
+                label = f"{curve.system.name} {curve.collective} of {curve.ranks}"
+                yield _frame(errors, label=label, split=split, band=band)
 
 
 def exchanges(reference: Path) -> Iterator[pl.DataFrame]:
@@ -49,12 +61,17 @@ def _labels(rows: Sequence[tables.DeepEpExchange]) -> list[str]:
 
 
 def sizes(reference: Path) -> Iterator[pl.DataFrame]:
-    """Yield held-out sizes of the curves of each library."""
+    """Yield held-out sizes of the curves of each library; baseline: start and rate alone."""
     for gpu, libraries in _known(reference).items():
         for library, curves in libraries.items():
             held, errors = fits.held_out_errors(curves)
+            _, simpler = fits.held_out_errors(curves, has_departures=False)
             names = np.array([" ".join(map(str, key)) for key in curves.keys])
-            cells = {"curve": names[held.curve], "octave": held.octave}
+            cells: dict[str, Any] = {
+                "curve": names[held.curve],
+                "octave": held.octave,
+                "baseline": np.exp(simpler),
+            }
             yield _frame(errors, gpu=gpu, library=library, **cells)
 
 
@@ -90,5 +107,7 @@ def _known(reference: Path) -> tables.Libraries:
     return {gpu: one for gpu, one in tables.read_libraries(reference).items() if NETWORKS.has(gpu)}
 
 
-def _frame(log_error: Floats, **labels: object) -> pl.DataFrame:
-    return columns(predicted=np.exp(log_error), measured=np.ones(log_error.size), **labels)
+def _frame(log_error: Floats, *, band: float = math.nan, **labels: object) -> pl.DataFrame:
+    ratio = np.exp(log_error)
+    ends = {} if math.isnan(band) else {"lo": ratio / band, "hi": ratio * band}
+    return columns(predicted=ratio, measured=np.ones(ratio.size), **ends, **labels)

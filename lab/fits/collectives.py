@@ -128,22 +128,33 @@ def measured_collectives(measured: Path, device: str) -> Iterator[Calibration]:
     yield _curves({"nccl": tables.read_own(measured)}, file=file, tables=[measured])
 
 
-def held_out_errors(measured: Curves) -> tuple[Curves, Floats]:
+def held_out_errors(measured: Curves, *, has_departures: bool = True) -> tuple[Curves, Floats]:
     """Return inner sizes with their log errors in the fold that holds them out.
 
     A size is held out in all precisions at once, as they were measured together.
     """
     errors = np.full(measured.curve.size, np.nan)
     for out in _folds(measured):
-        errors[out] = errors_of(measured, out)
+        errors[out] = errors_of(measured, out, has_departures=has_departures)
     inner = ~np.isnan(errors)
     return measured.take(inner), errors[inner]
 
 
-def errors_of(measured: Curves, out: Bools) -> Floats:
-    """Return the log errors of some rows, predicted from all others."""
-    guess = learn(measured.take(~out)).log_s(measured.curve[out], measured.octave[out])
-    return np.asarray(guess - measured.log_s[out], np.float64)
+def errors_of(measured: Curves, out: Bools, *, has_departures: bool = True) -> Floats:
+    """Return the log errors of some rows, by stored curves of all others."""
+    seen, asked = measured.take(~out), measured.take(out)
+    return stored_log_s(seen, asked, has_departures=has_departures) - asked.log_s
+
+
+def stored_log_s(seen: Curves, asked: Curves, *, has_departures: bool = True) -> Floats:
+    """Return log seconds of rows of the same curves; without departures, `start + bytes / rate`."""
+    curves, log_s = fitted_curves(seen, with_bands=False), np.empty_like(asked.log_s)
+    for code in np.unique(asked.curve).tolist():
+        mine, curve = asked.curve == code, curves[asked.keys[code]]
+        if not has_departures:
+            curve = replace(curve, departure=(0.0,))
+        log_s[mine] = np.log(curve.time_s(np.exp2(asked.octave[mine])))
+    return log_s
 
 
 def held_out_coverage(measured: Curves) -> Bools:
@@ -184,10 +195,9 @@ def fitted_curves(measured: Curves, *, with_bands: bool = True) -> dict[Key, Cur
     """Return the curve of every collective, precision and rank count."""
     bands = _bands(*held_out_errors(measured)) if with_bands else np.zeros(len(measured.keys))
     process, curves = learn(measured), {}
-    for code, key in enumerate(measured.keys):
-        mine = measured.of(key)
-        octave = measured.octave[mine]
-        trend = fit_trend(octave, measured.log_s[mine])
+    for code, trend in process.trends.items():
+        key = measured.keys[code]
+        octave = measured.octave[measured.of(key)]
         grid = np.arange(np.floor(octave.min()), np.ceil(octave.max()) + OCTAVES, OCTAVES)
         departure = process.log_s(np.full(grid.size, code), grid) - _trend_log_s(trend, grid)
         curves[key] = Curve(
@@ -219,14 +229,23 @@ def _curves(libraries: dict[str, Curves], **fields: Any) -> Calibration:
         for (collective, dtype, ranks), curve in fitted_curves(measured).items():
             labels = {"library": library, "collective": collective, "dtype": dtype, "ranks": ranks}
             curves.append({**labels, **vars(curve)})
-    errors = np.concatenate([held_out_errors(m)[1] for m in libraries.values()])
+    errors, simpler = (
+        np.concatenate([held_out_errors(m, has_departures=full)[1] for m in libraries.values()])
+        for full in (True, False)
+    )
     return declared(
         "collectives",
         **fields,
         content={"curve": curves},
         rows=sum(m.curve.size for m in libraries.values()),
         errors=np.expm1(errors),
+        provenance=simpler_form("start and rate alone", simpler),
     )
+
+
+def simpler_form(words: str, log_errors: Floats) -> dict[str, Any]:
+    """Return the provenance of the same rows held out of a form with fewer numbers."""
+    return {"simpler": words, "simpler_mape": round(float(np.abs(np.expm1(log_errors)).mean()), 4)}
 
 
 def doublings(table: Libraries, gpus: Sequence[str], collective: str) -> Growth:
@@ -278,13 +297,16 @@ def growth_coverage(table: Libraries, gpus: Sequence[str], collective: str) -> B
 
 def _growth(table: Libraries) -> Calibration:
     content: dict[str, Any] = {}
-    on_nvlink = []
+    on_nvlink, without = [], []
     for fabric, gpus in (("nvlink", CONFIG.nvlink), ("pcie", CONFIG.pcie)):
         content[fabric] = {}
         for collective in CONFIG.collectives:
             errors = np.concatenate(list(growth_errors(table, gpus, collective).values()))
-            on_nvlink += [errors] if fabric == "nvlink" else []
-            growth = smoothed(doublings(table, gpus, collective), GROWTH_GRID)
+            seen = doublings(table, gpus, collective)
+            if fabric == "nvlink":
+                on_nvlink.append(errors)
+                without += [-ratio for _, ratio in seen.values()]
+            growth = smoothed(seen, GROWTH_GRID)
             content[fabric][collective] = rounded(
                 {"log_growth": growth, "band": _band(errors)}, ".3f"
             )
@@ -294,7 +316,10 @@ def _growth(table: Libraries) -> Calibration:
         content=content,
         rows=held.size,
         errors=np.expm1(held),
-        provenance={"weight": GROWTH_GRID.tolist()},
+        provenance={
+            "weight": GROWTH_GRID.tolist(),
+            **simpler_form("no growth", np.concatenate(without)),
+        },
     )
 
 
@@ -365,26 +390,33 @@ def _large(times: Sequence[tuple[float, float]]) -> tuple[Floats, Floats]:
     return sizes, seconds
 
 
-def fit_between_nodes(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
-    """Yield latency and efficiency of InfiniBand: two numbers for rings and two for exchanges.
+HOPS = tuple(np.geomspace(*CONFIG.hops).tolist())
 
-    Every curve has the same weight.
+
+def fit_between_nodes(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
+    """Yield the sustained share of InfiniBand: of rings, and of exchanges.
+
+    Every curve has the same weight. Hops take as long as NCCL estimates, as the latency of one
+    system does not carry over to the other. Errors are those of large messages.
     """
-    curves = large_messages(tables.read_between_nodes(reference))
+    curves = telling_messages(tables.read_between_nodes(reference))
     curves = [curve for curve in curves if curve.system.name in CONFIG.infiniband]
-    content, errors = {}, []
+    content, errors, simpler = {}, [], []
     for kind in (library_models.RINGS, library_models.EXCHANGES):
         mine = [curve for curve in curves if library_models.family(curve.collective) == kind]
-        by_system = leave_one_out(mine, lambda curve: curve.system.name, fit_network)
+        by_system = leave_one_out(mine, lambda curve: curve.system.name, fit_share)
         log_errors = [network_log_errors(one, found) for out, found in by_system for one in out]
-        found, errors_of_kind = fit_network(mine), np.concatenate(log_errors)
-        content[kind] = {"hops": found.hops, "share": found.share, "band": _factor(errors_of_kind)}
+        ideal = Network(share=1.0)
+        simpler += [network_log_errors(curve, ideal) for curve in mine]
+        errors_of_kind = np.concatenate(log_errors)
+        content[kind] = {"share": fit_share(mine).share, "band": _factor(errors_of_kind)}
         errors.append(np.expm1(errors_of_kind))
     yield declared(
         "between_nodes",
         content=content,
         rows=sum(curve.seconds.size for curve in curves),
         errors=np.concatenate(errors),
+        provenance=simpler_form("NCCL's estimate", np.concatenate(simpler)),
     )
 
 
@@ -392,19 +424,24 @@ def _factor(log_errors: Floats) -> float:
     return float(np.exp(quantile(np.abs(log_errors), COVERED_SHARE)))
 
 
-def large_messages(curves: Sequence[NodesCurve]) -> list[NodesCurve]:
-    """Return the rows of large messages of each curve that has any."""
-    kept = [(curve, curve.size_bytes >= CONFIG.large_bytes) for curve in curves]
+def telling_messages(curves: Sequence[NodesCurve]) -> list[NodesCurve]:
+    """Return each curve that has large messages, without those that measure host launches."""
+    kept = [(curve, curve.size_bytes >= CONFIG.hop_bytes) for curve in curves]
     return [
-        replace(curve, size_bytes=curve.size_bytes[large], seconds=curve.seconds[large])
-        for curve, large in kept
-        if large.any()
+        replace(curve, size_bytes=curve.size_bytes[tells], seconds=curve.seconds[tells])
+        for curve, tells in kept
+        if curve.size_bytes.max() >= CONFIG.large_bytes
     ]
 
 
-def fit_network(curves: Sequence[NodesCurve]) -> Network:
+def fit_share(curves: Sequence[NodesCurve]) -> Network:
+    """Return the network with the least mean absolute log error whose hops NCCL estimates."""
+    return fit_network(curves, hops=(1.0,))
+
+
+def fit_network(curves: Sequence[NodesCurve], hops: Sequence[float] = HOPS) -> Network:
     """Return the network with the least mean absolute log error."""
-    inside = [_network_s(curve, Network(hops=0.0, share=np.inf)) for curve in curves]
+    inside = [_network_s(curve, Network(share=np.inf, hops=0.0)) for curve in curves]
 
     def error(network: Network) -> float:
         each = []
@@ -416,13 +453,14 @@ def fit_network(curves: Sequence[NodesCurve]) -> Network:
             each.append(np.abs(np.log(np.maximum(inside_s, ports_s) / curve.seconds)).mean())
         return float(np.mean(each))
 
-    tried = product(np.geomspace(*CONFIG.hops).tolist(), np.arange(*CONFIG.network_shares).tolist())
-    return min((Network(hops=hops, share=share) for hops, share in tried), key=error)
+    tried = product(np.arange(*CONFIG.network_shares).tolist(), hops)
+    return min((Network(*numbers) for numbers in tried), key=error)
 
 
 def network_log_errors(curve: NodesCurve, network: Network) -> Floats:
-    """Return log(predicted / measured) of each size."""
-    return np.asarray(np.log(_network_s(curve, network) / curve.seconds), np.float64)
+    """Return log(predicted / measured) of each large message."""
+    is_large = curve.size_bytes >= CONFIG.large_bytes
+    return np.asarray(np.log(_network_s(curve, network) / curve.seconds)[is_large], np.float64)
 
 
 def _network_s(curve: NodesCurve, network: Network) -> Floats:

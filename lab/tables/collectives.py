@@ -18,6 +18,7 @@ from lab.tables.records import declared, file_of, gpu_name, model_name, records
 from lab.tables.rows import Bools, Record, read_frame
 from simulators.catalog.model import load_model
 from simulators.collectives.library_models import HIGH_THROUGHPUT, LOW_LATENCY, Routed
+from simulators.collectives.measured import ANY, COPIES
 from simulators.core.jit import Floats, Ints
 from simulators.workload.llm.memory import kv_bytes_per_token
 from simulators.workload.llm.parallelism import Parallelism
@@ -162,13 +163,12 @@ Libraries = dict[str, dict[str, Curves]]
 
 
 def read_libraries(reference: Path) -> Libraries:
-    """Return the curves of every GPU and library."""
-    frame = read_frame(reference / NCCL).with_columns(
-        pl.col("library").cast(pl.String)
-        + pl.when(pl.col("implementation").cast(pl.String).str.ends_with("_eager"))
-        .then(pl.lit("_eager"))
-        .otherwise(pl.lit(""))
-    )
+    """Return the curves of every GPU and library.
+
+    Without the rows of eager mode: the same kernels behind launches, which composition prices.
+    """
+    is_eager = pl.col("implementation").cast(pl.String).str.ends_with("_eager")
+    frame = read_frame(reference / NCCL).filter(~is_eager.fill_null(value=False))
     table: Libraries = {}
     for (gpu, library), rows in sorted(frame.partition_by("gpu", "library", as_dict=True).items()):
         table.setdefault(gpu_name(gpu), {})[library] = _medians(rows)
@@ -186,11 +186,13 @@ def read_own(path: Path) -> Curves:
 
 def _medians(rows: pl.DataFrame) -> Curves:
     curve = ("collective", "dtype", "ranks")
+    is_copied = pl.col("collective").is_in(COPIES)
     medians = (
         rows.with_columns(pl.col("collective", "dtype").cast(pl.String).replace(SHORT_NAMES))
         .group_by(*curve, "bytes")
         .agg((pl.col("time_us") * 1e-6).quantile(0.5, "midpoint"))
-        .sort(*curve, "bytes")
+        .with_columns(dtype=pl.when(is_copied).then(pl.lit(ANY)).otherwise("dtype"))
+        .sort(*curve, "bytes", "time_us")
     )
     keys = medians.select(curve).unique(maintain_order=True).rows()
     return Curves(

@@ -46,12 +46,14 @@ class Protocol:
     start_s: float
     is_bulk: bool
     share: float
-    hop: float = 1.0  # latency of a hop over the link's
+    hop: float = 1.0  # latency of a hop between nodes over the link's
+    near_hop: float = 1.0  # latency of a hop inside a node over the link's
+    tree_hop: float = 1.0  # latency of a hop of a tree between nodes over a ring's
 
 
-PROTOCOLS = (
-    Protocol(start_s=6.6e-6, is_bulk=False, share=0.25),  # 4 of 8 bytes are flags, both ways
-    Protocol(start_s=14.0e-6, is_bulk=True, share=0.92),  # 120 of 128 bytes are data
+PROTOCOLS = (  # of LL, 4 of 8 bytes are flags, both ways; of LL128, 120 of 128 bytes are data
+    Protocol(start_s=6.6e-6, is_bulk=False, share=0.25, tree_hop=5.0 / 2.7),
+    Protocol(start_s=14.0e-6, is_bulk=True, share=0.92, tree_hop=8.5 / 4.0),
 )
 """NCCL's ring protocols LL and LL128."""
 
@@ -97,21 +99,21 @@ BETWEEN_CALIBRATION = PACKAGE / "collectives" / "calibration" / "between_nodes.t
 RINGS, EXCHANGES = "rings", "exchanges"
 """Families: collectives by rings and trees, and exchanges between all pairs of nodes."""
 
-TREE_HOP, TREE_SHARE = 2.0, 0.92
-"""Hop latency between nodes and sustained share of the link of a tree, over those of a ring."""
+TREE_SHARE = 0.92
+"""Sustained share of the link of a tree over that of a ring."""
 
 
 @dataclass(frozen=True)
 class Network:
     """Fitted constants of a network between nodes."""
 
-    hops: float  # latency of a hop over NCCL's estimate
     share: float  # of the data sheet's bandwidth, for large messages
+    hops: float = 1.0  # latency of a hop over NCCL's estimate
     band: float = 2.0  # nine of ten messages are within this factor
 
 
-SIMPLE = Protocol(start_s=8.4e-6, is_bulk=True, share=1.0, hop=3.5)
-"""The protocol of large messages: a hop takes 14 us where one of LL128 takes 4."""
+SIMPLE = Protocol(start_s=8.4e-6, is_bulk=True, share=1.0, hop=14.0 / 4.0, near_hop=3.4 / 1.9)
+"""The protocol of large messages: a hop takes 14 us between nodes, in rings and trees alike."""
 
 
 def family(kind: str) -> str:
@@ -141,15 +143,15 @@ def between_s(
     rate = cluster.inter.bytes_per_s * network.share
     least = np.full(np.shape(size_bytes), np.inf)
     for protocol in (*PROTOCOLS, SIMPLE):
-        hop_s, near_s = (
-            protocol.hop * (link.bulk_latency_s if protocol.is_bulk else link.latency_s)
+        far_s, near_s = (
+            link.bulk_latency_s if protocol.is_bulk else link.latency_s
             for link in (cluster.inter, cluster.intra)
         )
-        hop_s *= network.hops
+        hop_s, near_s = protocol.hop * network.hops * far_s, protocol.near_hop * near_s
         latency_s = protocol.start_s + passes * (around * hop_s + apart * near_s)
         least = np.minimum(least, latency_s + moved / (rate * protocol.share))
         if kind == "all_reduce":
-            high = np.ceil(np.log2(nodes)) * TREE_HOP
+            high = np.ceil(np.log2(nodes)) * protocol.tree_hop
             latency_s = protocol.start_s + 2.0 * (high * hop_s + (inside - 1) * near_s)
             wire_s = 2.0 * size_bytes * crosses / (rate * protocol.share * TREE_SHARE)
             least = np.minimum(least, latency_s + wire_s)

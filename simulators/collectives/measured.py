@@ -42,12 +42,14 @@ NEAREST = {
     "fp8": ("int8", "fp16", "bf16"),
 }
 """In-switch reduction takes floating point but not int8, so an int8 curve is not an fp16 curve."""
+COPIES, ANY = ("all_gather", "all_to_all"), "any"
+"""Collectives that copy bytes have one curve for every precision, under this name."""
 STAND_INS = {"broadcast": "all_gather", "send_recv": "all_to_all"}
 """Measured collective whose curve replaces that of an unmeasured collective."""
 PCIE_NETWORKS = ("l40s", "rtx_pro_6000", "b60")
 OCTAVES = 2.0
-"""Between two departures of a curve. With sizes left out, the mean error is 5.40 % at one octave,
-5.45 at two, 6.05 at three and 7.04 at four."""
+"""Between two departures of a curve. With sizes left out, the mean error is 5.4 % at one or two
+octaves and 6.0 % at three."""
 STEP_BAND = 1.5
 """Each doubling of the ranks beyond the measured ones widens the interval by this factor."""
 
@@ -209,7 +211,7 @@ def _curves_of(gpu: str, library: str, collective: str, dtype: str) -> dict[int,
     libraries = sorted({key[0] for key in curves})
     if library not in libraries:
         raise UnknownNameError(f"library of gpu {gpu}", library, libraries)
-    for kind in NEAREST.get(dtype, (dtype,)):
+    for kind in (ANY,) if collective in COPIES else NEAREST.get(dtype, (dtype,)):
         if found := {k[3]: c for k, c in curves.items() if k[:3] == (library, collective, kind)}:
             return found
     known = sorted({f"{k[1]} in {k[2]}" for k in curves if k[0] == library})

@@ -109,7 +109,7 @@ class Collectives:
     """The simulator of collectives and traces of operators."""
 
     name: str = "collectives"
-    version: int = 9
+    version: int = 10
     point: type = CollectivePoint
     metrics: type = CollectiveMetrics
 
