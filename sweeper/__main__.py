@@ -19,7 +19,7 @@ from pathlib import Path
 from simulators.core.errors import UserError, suggestion
 from simulators.core.folder import is_trusted
 from sweeper.commands import COMMANDS, HELP
-from sweeper.commands.flags import examples, has_fixed_help, parser_of
+from sweeper.commands.flags import examples, help_parser
 from sweeper.space.shipped_files import spaces
 from sweeper.text import printable, quoting
 
@@ -127,8 +127,8 @@ def _dispatch(words: list[str]) -> int:
     if first == "plan" and {"-h", "--help"} & set(rest):
         print(f"{USAGE}\nFor example:\n{examples(first)}")
         return 0
-    if {"-h", "--help"} & set(rest) and has_fixed_help(first):
-        parser_of(first).print_help()
+    if {"-h", "--help"} & set(rest) and (parser := help_parser(first, rest)):
+        parser.print_help()
         return 0
     return _called(COMMANDS[first]["run"], rest)
 

@@ -18,6 +18,7 @@ from simulators.core.contract import Simulator
 from simulators.core.folder import Folder, load_from
 
 QUESTIONS = Folder("question", "questions", ".py", package="planning")
+FLAGS = Folder("file of flags", "flags", ".py", package="planning")
 LOAD_TESTS = Folder("load test", "load_tests", ".py", package="planning")
 DEPLOYMENTS = Folder("deployment", "deployments", ".py", package="deploy")
 """Folders of files named after simulators."""
@@ -93,6 +94,7 @@ class Question:
     resolved: Mapping[str, str] = field(default_factory=dict)  # metrics shown for null axes
     asked: Callable[[Mapping[str, Any]], str] = lambda _: ""  # describes a design's load
     refused: Mapping[str, str] = field(default_factory=dict)  # refused devices and reasons
+    notes: tuple[str, ...] = ()  # printed with the answer
 
 
 @runtime_checkable

@@ -21,6 +21,7 @@ from sweeper.space.space_file import SpaceConfig
 from sweeper.store.keys import define
 from sweeper.store.parquet import check_writable
 from sweeper.store.store import Part, Store, adopt
+from sweeper.text import counted
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class Sweep:
         check_writable(self.store.results)
         if sum(len(span) for span in self.store.finished()) < len(self.space):
             for taken, folder in adopt(self.store, self.space):
-                say(f"{taken:,} points were already answered in {folder}")
+                say(f"{counted(taken, 'point')} already simulated in {folder}")
         task = Task(self.space, self.store, self.objectives, self.where, self.limits)
         with self.engine.open() as pool:
             for round_ in self.picks.rounds(self.space, self.store.scan):

@@ -63,6 +63,15 @@ def human(value: object, unit: str = "") -> str:
     return f"{digits(value)} {unit}".rstrip()
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number with a noun in the singular or plural.
+
+    >>> counted(1, "design"), counted(1200, "design")
+    ('1 design', '1,200 designs')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def digits(value: float) -> str:
     """Return a number with three significant digits, and thousands grouped.
 

@@ -31,6 +31,7 @@ from simulators.serving.measured_deployments import (
 )
 from simulators.serving.simulator import simulate
 from simulators.workload.llm.memory import weight_bytes
+from simulators.workload.llm.parallelism import Parallelism
 
 OWN = Path("catalog") / "runtimes"
 """Folder of a user's own runtimes."""
@@ -87,17 +88,24 @@ def calibrate_deployment(name: str, measured: Path) -> tuple[list[Gain], Path]:
 
 def _check_bandwidth(number: int, row: Deployed) -> None:
     """Raise `UserError` for a TPOT below the time to read the weights of one token once."""
-    gpu, model = load_gpu(row.gpu), load_model(row.model)
-    table = 0.0 if model.tied_embeddings else model.vocab * model.hidden / model.parameters
-    share = model.active_parameters / model.parameters - table
-    bound_s = share * weight_bytes(model, row.layout, row.dtype) / gpu.hbm_bytes_per_s
-    if row.tpot_s < bound_s:
-        raise UserError(
-            f"row {number}: a TPOT of {1e3 * row.tpot_s:.3g} ms is below {1e3 * bound_s:.3g} ms, "
-            f"the time to read the {row.dtype} weights of {row.model} once from the memory of "
-            f"{row.layout.tp} {row.gpu}. Nothing was calibrated. Are model, GPU, tp and dtype "
-            "right, is tpot_s in seconds, and was speculative decoding off?"
-        )
+    if doubt := doubted_tpot(row.tpot_s, row.model, row.gpu, row.layout, row.dtype):
+        raise UserError(f"row {number}: {doubt}? Is tpot_s in seconds? Nothing was calibrated")
+
+
+def doubted_tpot(tpot_s: float, model: str, gpu: str, layout: Parallelism, dtype: str) -> str:
+    """Return why a measured TPOT is doubtful; empty if the memory can deliver it."""
+    sheet, described = load_gpu(gpu), load_model(model)
+    table = described.vocab * described.hidden / described.parameters
+    table = 0.0 if described.tied_embeddings else table
+    share = described.active_parameters / described.parameters - table
+    bound_s = share * weight_bytes(described, layout, dtype) / sheet.hbm_bytes_per_s
+    if tpot_s >= bound_s:
+        return ""
+    return (
+        f"a TPOT of {1e3 * tpot_s:.3g} ms is below {1e3 * bound_s:.3g} ms, the time to read the "
+        f"{dtype} weights of {model} once from the memory of {layout.tp * layout.pp} {gpu}. Are "
+        "model, GPU, tp and dtype right, and was speculative decoding off"
+    )
 
 
 def _tpot_s(row: Deployed) -> float:

@@ -17,7 +17,10 @@ from typing import Any
 import jinja2
 import numpy as np
 
+from planning.calibrate.deployment import doubted_tpot
 from planning.logged_load import at_logged_load, logged_load
+from simulators.composition.engine_defaults import checkpoint_dtype
+from simulators.composition.replica import NOTHING
 from simulators.core.errors import UserError
 from simulators.core.fields import point_from
 from simulators.core.folder import read_toml
@@ -26,9 +29,10 @@ from simulators.serving.answer.summary import STATISTICS, ServingRun
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import ReplicaState
 from simulators.serving.measured_deployments import has_own_rows
-from simulators.serving.point import EVENT, ServingPoint
+from simulators.serving.point import AUTO, EVENT, ServingPoint
 from simulators.serving.run import logged_run
 from simulators.serving.simulator import validated_partition
+from simulators.workload.llm.parallelism import Parallelism
 
 UNCORRECTED = (
     "Measured rows of this runtime correct the metrics of the design, but not this report."
@@ -168,6 +172,18 @@ def _line(name: str, value: float | str | None, unit: str = "") -> str:
     return f"{name:<34}{'unknown' if value is None else value} {unit}".rstrip()
 
 
+def _doubts(point: Mapping[str, Any], logged: Mapping[str, float]) -> Iterator[str]:
+    """Yield a question for a TPOT that the memory of the design's GPUs cannot deliver."""
+    design = point_from(ServingPoint, point)
+    tpot_s = logged.get("tpot_mean_s", logged.get("tpot_p50_s"))
+    if tpot_s is None or design.speculation.method != NOTHING or design.pools.prefill_gpus:
+        return
+    layout = Parallelism(design.tp, design.pp, design.ep, design.attention_dp)
+    dtype = checkpoint_dtype(design.model, design.gpu) if design.dtype == AUTO else design.dtype
+    if doubt := doubted_tpot(tpot_s, design.model, design.gpu, layout, dtype):
+        yield f"Check the log: {doubt}?"
+
+
 class ServingLoadTests:
     """Read load-test logs, and format runs as load-test reports."""
 
@@ -177,7 +193,8 @@ class ServingLoadTests:
         self, point: Mapping[str, Any], text: str, source: str
     ) -> tuple[Mapping[str, Any], Sequence[str]]:
         """Return the fields that give a design the load of a log, and notes on differences."""
-        return at_logged_load(logged_load(_objects(text), text), point, source)
+        fields, notes = at_logged_load(logged_load(_objects(text), text), point, source)
+        return fields, [*notes, *_doubts(point, read_log(text, source))]
 
     def lesson(self, errors: Mapping[str, float]) -> str:
         """Return a hint on how to correct the prediction of TPOT, or nothing."""
@@ -186,7 +203,8 @@ class ServingLoadTests:
             return ""
         return (
             f"Measured TPOT is {1 / (1 + error):.2f} times the prediction. Check model, GPU and "
-            "precision; to correct it, give a few measured rows:\n"
+            "precision. Three to ten measured rows correct it:\n"
+            "  sweeper ask --model M --gpu G --measured FILE\n"
             "  sweeper calibrate NAME --measured FILE"
         )
 

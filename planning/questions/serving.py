@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf, log2, nan
@@ -18,17 +19,18 @@ from typing import Any
 
 from jinja2 import Template
 
+from planning.calibrate.deployment import calibrate_deployment
+from planning.flags.serving import ANY, CHECKPOINT, NO, NOTHING, ONLY, ServingFlags
 from planning.prefilter import Prefilter
 from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.model import LanguageModel, checkpoint_of, load_model
-from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
 from simulators.catalog.price import HOURS_PER_YEAR, load_prices
 from simulators.composition.engine_defaults import is_supported
-from simulators.composition.replica import NOTHING
 from simulators.core.errors import UserError
 from simulators.core.folder import ENGINES, MODELS, read_toml
 from simulators.serving.demand.workloads import is_trace, load_trace
+from simulators.serving.measured_deployments import measured_rows
 from simulators.serving.point import AUTO, CLOSED, DRAFT, RDMA, SPECULATIONS
 from simulators.serving.simulator import SIMULATOR
 from simulators.serving.speculation import survival
@@ -40,12 +42,10 @@ from simulators.workload.llm.parallelism import (
     LOW_LATENCY,
     Parallelism,
 )
-from sweeper.questions import Deadline, Question, flag
+from sweeper.questions import Deadline, Question
 from sweeper.text import number_in
 
 TEXTS: Mapping[str, Any] = read_toml(Path(__file__).with_suffix(".toml"))
-HELP = TEXTS["flags"]
-"""Help of the flags."""
 
 MAX_TP, MAX_EP, MAX_PP = 8, 16, 4
 MAX_EXACT = 4096
@@ -58,13 +58,9 @@ SMALLER = ("fp8", "w4a16")
 DRAFT_TOKENS = (1, 3, 5)
 """Draft tokens per sequence and iteration."""
 
-POOLS = NO, _, ONLY = "no", "also", "only"
-"""Separate prefill and decode pools: not tried, tried besides one pool, or tried alone."""
-
 MOE_BACKENDS = {"vllm_v1": (GATHERED, HIGH_THROUGHPUT, LOW_LATENCY), "sglang": BACKENDS}
 """MoE backends that an engine has options for, by its scheduler."""
 
-CHECKPOINT, ANY = "checkpoint", "any"
 DEFAULT_DTYPE, OLDER_DTYPE = "bf16", "fp16"
 """Precision of checkpoints that state none; GPUs without bf16 use fp16."""
 
@@ -80,9 +76,6 @@ ROUNDS = 10
 
 TAIL_PERCENTILE = 90
 """Percentiles from here on have the uncertainty of a p99, lower ones that of a mean."""
-
-BARE_TTFT_S, BARE_TPOT_S = 60.0, 1.0
-"""Largest deadlines without a unit; larger numbers are usually meant in milliseconds."""
 
 HOUR, MONTH, MTOK = "an hour", "a month", "per million tokens"
 HOURS_PER_MONTH = HOURS_PER_YEAR / 12
@@ -107,36 +100,6 @@ ALTERNATIVES = (
 """Fields, in one of which the runner-up differs from the best design."""
 
 
-@dataclass(frozen=True)
-class ServingFlags:
-    """Flags of `ask`: model, GPUs, load and SLO."""
-
-    model: str = flag(HELP["model"])
-    gpu: str = flag(HELP["gpu"])
-    gpus: int = flag(HELP["gpus"], least=1, default=8)
-    workload: str = flag(HELP["workload"], default="chat")
-    system_prompt: int = flag(HELP["system_prompt"], least=0, default=0)
-    isl: int = flag(HELP["isl"], least=1, default=0)
-    osl: int = flag(HELP["osl"], least=1, default=0)
-    qps: float | None = flag(HELP["qps"], unit="1/s", default=None)
-    concurrency: int = flag(HELP["concurrency"], least=1, default=0)
-    traffic: str = flag(HELP["traffic"], default="1x")
-    ttft: float = flag(HELP["ttft"], unit="s", bare=BARE_TTFT_S, default=1.0)
-    tpot: float = flag(HELP["tpot"], unit="s", bare=BARE_TPOT_S, default=0.05)
-    percentile: int = flag(HELP["percentile"], choices=(50, 90, 95, 99), default=99)
-    budget: float | None = flag(HELP["budget"], unit="$", default=None)
-    prices: str = flag(HELP["prices"], default=PUBLIC_CLOUD)
-    price: str = flag(HELP["price"], default="")
-    dtype: str = flag(HELP["dtype"], default=CHECKPOINT)
-    engine: str = flag(HELP["engine"].format(", ".join(ENGINES.names())), default=ANY)
-    pools: str = flag(HELP["pools"], choices=POOLS, default=NO)
-    moe_backend: str = flag(HELP["moe_backend"].format(", ".join(BACKENDS)), default=GATHERED)
-    speculation: str = flag(HELP["speculation"].format(", ".join(SPECULATIONS)), default=NOTHING)
-    drafter: str = flag(HELP["drafter"], default=NOTHING)
-    acceptance: str = flag(HELP["acceptance"], default="")
-    requests: int = flag(HELP["requests"], least=0, default=0)
-
-
 def question_of(flags: ServingFlags) -> Question:
     """Return the question for parsed flags.
 
@@ -156,6 +119,7 @@ def question_of(flags: ServingFlags) -> Question:
     if len(refused) == len(tried):
         raise UserError("\n".join(f"{gpu}: {why}" for gpu, why in refused.items()))
     load = _offered_load(flags)
+    grids, notes = _with_measured(grids_of(tried), flags.measured)
     is_tail = flags.percentile >= TAIL_PERCENTILE
     deadlines = tuple(
         Deadline(
@@ -165,7 +129,7 @@ def question_of(flags: ServingFlags) -> Question:
         )
         for kind, limit in (("ttft", flags.ttft), ("tpot", flags.tpot))
     )
-    space = _space(flags, models, tried, methods, load, deadlines, prices[0])
+    space = _space(flags, models, tried, grids, methods, load, deadlines, prices[0])
     mark = hashlib.blake2b(json.dumps(space).encode(), digest_size=3).hexdigest()
     rates = ", ".join("its own" if rate is None else f"{rate:.4g}" for rate in load.rates)
     asked = "the load of the trace" if load.rates == (None,) else f"{rates} requests per second"
@@ -199,6 +163,7 @@ def question_of(flags: ServingFlags) -> Question:
         alternatives=ALTERNATIVES,
         described=_described,
         refused=refused,
+        notes=notes,
         too_large=(
             f"{flags.model} does not fit on {flags.gpus} {flags.gpu}; use "
             f"{' or '.join([*smaller, f'--gpus {needed}', 'larger GPUs (--gpu)'])}"
@@ -299,6 +264,7 @@ def _space(
     flags: ServingFlags,
     models: Sequence[str],
     tried: Sequence[GpuOptions],
+    grids: Sequence[Mapping[str, Any]],
     methods: Sequence[Mapping[str, Any]],
     load: OfferedLoad,
     deadlines: tuple[Deadline, ...],
@@ -339,7 +305,7 @@ def _space(
         },
         "union": [
             {**grid, **method, **pool}
-            for grid in grids_of(tried)
+            for grid in grids
             for method in methods or ({},)
             for pool in pools or ({},)
         ],
@@ -407,6 +373,48 @@ def grids_of(gpus_tried: Sequence[GpuOptions]) -> list[dict[str, Any]]:
         for model, dtypes in one.dtypes.items()
         if dtypes and not one.refused
     ]
+
+
+def _with_measured(
+    grids: Sequence[Mapping[str, Any]], file: str
+) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    """Calibrate the measured engine to the rows of a file, and use it in the grids of these rows.
+
+    Returns the grids, and a note on the correction. The calibration is kept in `catalog/runtimes`.
+
+    Raises:
+        UserError: the file cannot be read, or no grid has its model, GPU, engine and precision.
+    """
+    if not file:
+        return [{**grid} for grid in grids], ()
+    name = f"measured_{re.sub(r'[^a-z0-9]+', '_', Path(file).stem.lower())}"
+    [gain], written = calibrate_deployment(name, Path(file))
+    row = measured_rows(name)[0]
+    own = {"dtype": row.dtype, "scheduler": load_engine(row.framework).schedulers[0]}
+    model, gpu = load_model(row.model).name, load_gpu(row.gpu).name
+    found, is_used = [], False
+    for grid in grids:
+        rest = {**grid, "runtime": AUTO}
+        is_model = load_model(grid["model"]).name == model and grid["gpu"] == [gpu]
+        if is_model and all(value in grid[axis] for axis, value in own.items()):
+            is_used = True
+            found.append(
+                {**rest, **{axis: [value] for axis, value in own.items()}, "runtime": name}
+            )
+            for axis, value in own.items():  # all other precisions, then other engines
+                if others := [one for one in grid[axis] if one != value]:
+                    found.append({**rest, axis: others})
+                rest[axis] = [value]
+        else:
+            found.append(rest)
+    family = f"{row.model} in {row.dtype} on {row.gpu} with {row.framework}"
+    if not is_used:
+        raise UserError(f"{file} measures {family}, which is not among the designs")
+    return found, (
+        f"Corrected by {gain.rows} measured rows of {file} for {family}: the error of their TPOT "
+        f"was {100 * gain.before:.0f} %, and is {100 * gain.after:.0f} % for each row after "
+        f"calibration to the others. Kept as {written}.",
+    )
 
 
 def _remedies(tried: Sequence[GpuOptions], gpus: int) -> tuple[list[str], int]:

@@ -6,11 +6,12 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from planning.flags.training import TrainingFlags
 from simulators.catalog.model import load_model
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
 from simulators.core.columns import batch_of
@@ -20,7 +21,7 @@ from simulators.training.memory import rank_memory
 from simulators.training.metrics import job_of, plans_of
 from simulators.training.point import TrainingPoint
 from simulators.training.simulator import SIMULATOR
-from sweeper.questions import Deadline, Question, flag
+from sweeper.questions import Deadline, Question
 
 COST = "run_cost_usd"
 DAY_S = 86_400.0
@@ -43,21 +44,6 @@ SHOWN = (
 
 TABLES: Mapping[str, Any] = read_toml(Path(__file__).with_suffix(".toml"))
 """Printed names of the parts of a step and of a rank's memory, and changes of a design."""
-
-
-@dataclass(frozen=True)
-class TrainingFlags:
-    """Flags of `ask training`: model, GPUs, training tokens and time limit."""
-
-    model: str = flag("a model of the catalog, or a config.json")
-    gpu: str = flag("GPUs to choose from, as in h100_sxm,b200_sxm")
-    gpus: int = flag("number of GPUs (default 1024)", least=1, default=1024)
-    tokens: float = flag("training tokens of the run, as in 2T (default 1T)", default=1e12)
-    batch_tokens: float = flag("tokens per step, as in 4M (default 4M)", default=4e6)
-    sequence: int = flag("tokens per sequence (default 8192)", least=1, default=8192)
-    dtype: str = flag("precisions to choose from (default bf16)", default="bf16")
-    loss: float = flag("target loss of a scaling law, instead of --tokens", default=0.0)
-    days: float = flag("time limit of the run in days (default 365)", default=365.0)
 
 
 def question_of(flags: TrainingFlags) -> Question:

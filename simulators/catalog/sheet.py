@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from simulators.core.errors import UserError, suggestion
-from simulators.core.fields import ValueRule
+from simulators.core.fields import ValueRule, hints_of
 
 T = TypeVar("T")
 _LARGEST = 1e18  # above all shipped facts, and an integer of 64 bits
@@ -47,7 +47,7 @@ def fill(kind: type[T], sheet: Mapping[str, Any], path: Path, what: str) -> T:
     given = {*sheet, *(() if what.startswith("[") else ("name",))}
     if missing := [n for n in needed if n not in given]:
         raise UserError(f"{path}: a {what} also needs {', '.join(missing)}")
-    hints = typing.get_type_hints(kind)
+    hints = hints_of(kind)
     rules = {key: known[key].metadata.get("rule", _FACT) for key in sheet}
     table = f"{what[1:-1]}." if what.startswith("[") else ""
     values = {n: _value(hints[n], v, path, table + n, rules[n]) for n, v in sheet.items()}

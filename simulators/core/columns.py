@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
-from simulators.core.fields import columns_of
+from simulators.core.fields import columns_of, hints_of
 from simulators.core.folder import FOLDERS
 
 P = TypeVar("P")
@@ -153,7 +153,7 @@ def which(batch: pa.RecordBatch, name: str, of: Callable[[Any], object]) -> NDAr
 
 def points_of(kind: type[P], batch: pa.RecordBatch, group: str = "") -> list[P]:
     """Return the rows of a batch as instances of `kind`, a point type or a group of options."""
-    hints = typing.get_type_hints(kind)
+    hints = hints_of(kind)
     columns = [
         points_of(hints[f.name], batch, f"{group}{f.name}.")
         if is_dataclass(hints[f.name])

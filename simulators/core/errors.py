@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 SENTENCES = Path(__file__).with_name("not_modelled.toml")
+SPELLINGS = Path(__file__).with_name("spellings.toml")
 
 _LISTED = 16
 """Number of names that a message lists; of more names it lists the nearest."""
@@ -98,13 +99,34 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     "; did you mean 'tp'?"
     >>> suggestion("draft_tokens", ["prompt_tokens", "speculation.num_draft_tokens"])
     "; did you mean 'speculation.num_draft_tokens'?"
+    >>> suggestion("--tensor-parallel-size", ["--tpot"]), suggestion("tensor_parallel", ["tp"])
+    ('', "; did you mean 'tp'?")
     """
     if said := not_modelled(name):
         return f"; {said}"
+    if ours := our_names(name):
+        meant = next((word for one in ours for word in known if _folded(word) == one), "")
+        return f"; did you mean '{meant}'?" if meant else ""
     words = [word for word in known if word != name]
     options = {word.rpartition(".")[2]: word for word in words if "." in word}
     near = difflib.get_close_matches(name.lower(), [*words, *options], n=1, cutoff=0.5)
     return f"; did you mean '{options.get(near[0], near[0])}'?" if near else ""
+
+
+def our_names(name: str) -> list[str]:
+    """Return our names for an option of this or another tool; empty if none is known.
+
+    >>> our_names("--tp-size"), our_names("tp"), our_names("tpp")
+    (['tp'], ['tp'], [])
+    """
+    wanted = _folded(name)
+    spellings = tomllib.loads(SPELLINGS.read_text(encoding="utf-8"))
+    return [ours for ours, others in spellings.items() if wanted in (ours, *others)]
+
+
+def _folded(name: str) -> str:
+    """Return an option as an axis is written, as in `tp_size` for `--tp-size`."""
+    return re.sub(r"[\s-]+", "_", name.casefold().lstrip("-"))
 
 
 def _line(gpu: str) -> str:

@@ -159,10 +159,19 @@ class Column:
         return self.name.rpartition(".")[0]
 
 
+def hints_of(kind: Any) -> Mapping[str, Any]:
+    """Return the types of the fields of a dataclass, by name."""
+    return _hints(kind)
+
+
+_hints = functools.cache(typing.get_type_hints)
+"""They are texts, which Python compiles at every call."""
+
+
 @functools.cache
 def columns_of(kind: Any) -> tuple[Column, ...]:
     """Return the columns of a dataclass; a group of options is replaced by its columns."""
-    hints, found = typing.get_type_hints(kind), []
+    hints, found = hints_of(kind), []
     for f in fields(kind):
         if dataclasses.is_dataclass(hints[f.name]):
             inner = columns_of(hints[f.name])
@@ -175,14 +184,14 @@ def columns_of(kind: Any) -> tuple[Column, ...]:
 
 def option_groups(kind: Any) -> dict[str, str]:
     """Return the documentation of each group of options of a point type, by name."""
-    hints = typing.get_type_hints(kind)
+    hints = hints_of(kind)
     grouped = (f for f in fields(kind) if dataclasses.is_dataclass(hints[f.name]))
     return {f.name: f.metadata["doc"] for f in grouped}
 
 
 def point_from(kind: type[P], values: Mapping[str, Any]) -> P:
     """Return a point with values given by column name, and defaults elsewhere."""
-    hints = typing.get_type_hints(kind)
+    hints = hints_of(kind)
     own, groups = _by_group(values)
     made = {name: point_from(hints[name], options) for name, options in groups.items()}
     return kind(**own, **made)

@@ -252,13 +252,18 @@ class Kernel(Generic[A, R]):
         return found
 
     def _dispatcher(self, function: Callable[A, R], options: dict[str, Any]) -> Any:
-        """Compile callees first, which is faster than during the type inference of the caller."""
+        """Compile callees first, which is faster than during the type inference of the caller.
+
+        Code in the cache includes its callees, which then are not loaded.
+        """
         on_disk = Path(function.__code__.co_filename).is_file()  # numba caches files only
         dispatcher = _numba().njit(cache=on_disk, nogil=True, **options)(function)
-        for callee in _callees(function):
-            _ = callee.inner
         name = f"{function.__module__}.{function.__qualname__}.lock"
-        with _locked(Path(dispatcher.stats.cache_path, name) if on_disk else None):
+        lock = Path(dispatcher.stats.cache_path, name) if on_disk else None
+        if lock is None or not lock.exists():
+            for callee in _callees(function):
+                _ = callee.inner
+        with _locked(lock):
             dispatcher.compile(self.signature.numba)
         dispatcher.disable_compile()
         return dispatcher
@@ -305,6 +310,12 @@ def _callees(function: Callable[..., Any]) -> list[Kernel[..., Any]]:
         if value is False and ahead:
             until = ahead[0].argval
     return [n for n in found.values() if isinstance(n, Kernel) and n.py_func is not function]
+
+
+def has_compiled() -> bool:
+    """Return whether the cache folder has compiled kernels, so that the next ones load quickly."""
+    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or cache_folder())
+    return next(folder.rglob("*.nbc"), None) is not None
 
 
 def compile_all(*kernels: Kernel[..., Any]) -> None:

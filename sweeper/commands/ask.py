@@ -32,8 +32,7 @@ from numpy.typing import NDArray
 
 from simulators.core.contract import Simulator, load_simulator
 from simulators.core.errors import UserError
-from simulators.core.fields import columns_of
-from sweeper.commands.flags import CommandParser, number_of, parser_of
+from sweeper.commands.flags import question_parser, simulator_asked
 from sweeper.commands.run import Asked, asked_by, sweep
 from sweeper.engines import load_engine
 from sweeper.engines.chunks import hinted
@@ -102,12 +101,8 @@ def ask(simulator: str = "", **flags: Any) -> Answer:
 
 def answer_to(words: list[str]) -> Answer:
     """Sweep and return the answer to a question by flags."""
-    verbs = {f"--{name.removesuffix('ing')}": name for name in QUESTIONS.names()}
-    if words and words[0] in verbs:  # `--train MODEL`
-        words = [verbs[words[0]], "--model", *words[1:]]
-    named = bool(words) and not words[0].startswith("-")
-    asks = asks_of(load_simulator(words[0] if named else QUESTIONS.names()[0]))
-    chosen, question = parsed(asks, words[1:] if named else words)
+    name, words = simulator_asked(words, QUESTIONS.names())
+    chosen, question = parsed(asks_of(load_simulator(name)), words)
     file = Path(chosen.outputs) / "spaces" / f"{question.name}.yaml"
     said = (f"{key}: {json.dumps(value)}\n" for key, value in question.space.items())
     write_text(file, f"# {question.asks}\n{''.join(said)}")  # JSON is YAML
@@ -152,26 +147,9 @@ def asks_of(simulator: Simulator) -> Asks:
 
 def parsed(asks: Asks, words: list[str]) -> tuple[argparse.Namespace, Question]:
     """Return the parsed flags and the question built from them."""
-    chosen = parser_for(asks).parse_args(words)
-    asked = asks.flags(**{f.name: getattr(chosen, f.name) for f in columns_of(asks.flags)})
+    chosen = question_parser(asks.flags).parse_args(words)
+    asked = asks.flags(**{f.name: getattr(chosen, f.name) for f in dataclasses.fields(asks.flags)})
     return chosen, asks.question(asked)
-
-
-def parser_for(asks: Asks) -> CommandParser:
-    """Return the parser of the flags of a question."""
-    parser = parser_of("ask")
-    for f in columns_of(asks.flags):
-        required = f.default is dataclasses.MISSING
-        spelt = dict.fromkeys((f"--{f.name}", f"--{f.name.replace('_', '-')}"))
-        parser.add_argument(
-            *spelt,
-            type=number_of(f.hint, *(f.metadata[key] for key in ("unit", "least", "bare"))),
-            help=f.metadata["doc"],
-            choices=f.metadata["choices"] or None,
-            required=required,
-            default=None if required else f.default,
-        )
-    return parser
 
 
 @dataclass(frozen=True)
@@ -420,7 +398,7 @@ class Answer:
         ]
         if self.question.budget is not None:
             limits.append(f"at most {human(self.question.budget, '$')} an hour")
-        for line in (f"SLO: {', '.join(limits)}.", *self.last.notes):
+        for line in (f"SLO: {', '.join(limits)}.", *self.question.notes, *self.last.notes):
             print_words(line)
         if bests:
             self._print_next(bests)
@@ -446,7 +424,7 @@ class Answer:
                 {**v.given, "device": v.device, "does": v.meets_slo, "why": v.why, "design": v.row}
                 for v in self.verdicts
             ],
-            "notes": list(self.last.notes),
+            "notes": [*self.question.notes, *self.last.notes],
         }
 
     @functools.cached_property

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
-from simulators.core.errors import UserError, suggestion
+from simulators.core.errors import UserError, our_names, suggestion
 from sweeper.commands import COMMANDS, SHARED
 from sweeper.space.shipped_files import spaces
 from sweeper.text import number_in
@@ -18,6 +19,13 @@ _PLAIN = re.compile(r"[\w.+=:/@-]+", re.ASCII)
 """A word without shell syntax; only such names are completed."""
 _LINES = 3
 """Lines of usage below an error; `--help` prints all."""
+
+
+_SEARCHED = (
+    "; `ask` searches parallelism, batch sizes and chunk sizes itself, and a space states them: "
+    "+space=quickstart space.axes.tp=2"
+)
+"""What an option of an engine means for `ask`."""
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -40,7 +48,10 @@ class CommandParser(argparse.ArgumentParser):
         usage = self.format_usage().strip().splitlines()
         usage = [*usage[:_LINES], "..."] if len(usage) > _LINES else usage
         example = " ".join((self.epilog or "").split("\n")[:2]).split()
-        lines = [f"{message}{suggestion(wrong, known)}", *usage, " ".join(example)]
+        hint = suggestion(wrong, known)
+        if not hint and self.prog.endswith(" ask") and our_names(wrong):
+            hint = _SEARCHED
+        lines = [f"{message}{hint}", *usage, " ".join(example)]
         raise UserError("\n".join(filter(None, lines)))
 
 
@@ -68,10 +79,56 @@ def parser_of(command: str, **values: Iterable[str]) -> CommandParser:
     return parser
 
 
-def has_fixed_help(command: str) -> bool:
-    """Return whether the help of a command is known without importing the command."""
-    is_complete = command != "ask" and "kinds" not in COMMANDS[command]
-    return is_complete and "{values}" not in str(COMMANDS[command]["arguments"])
+def help_parser(command: str, words: Sequence[str]) -> CommandParser | None:
+    """Return the parser with the help of a command, if no simulator is needed for it.
+
+    The flags of `ask` are in a file with the simulator's name, in `planning/flags/`.
+    """
+    if command == "ask":
+        from simulators.core.folder import load_from
+        from sweeper.questions import FLAGS, QUESTIONS
+
+        name, words = simulator_asked(words, QUESTIONS.names())
+        return question_parser(load_from(FLAGS, name, "FLAGS")) if name in FLAGS.names() else None
+    is_complete = "kinds" not in COMMANDS[command]
+    return parser_of(command) if is_complete and "{values}" not in _arguments(command) else None
+
+
+def _arguments(command: str) -> str:
+    return str(COMMANDS[command]["arguments"])
+
+
+def simulator_asked(words: Sequence[str], names: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the simulator of a question, the first of `names` unless stated, and its flags.
+
+    >>> simulator_asked(["--train", "llama3_1_8b"], ["serving", "training"])
+    ('training', ['--model', 'llama3_1_8b'])
+    """
+    verbs = {f"--{name.removesuffix('ing')}": name for name in names}
+    if words and words[0] in verbs:
+        return verbs[words[0]], ["--model", *words[1:]]
+    if words and not words[0].startswith("-"):
+        return words[0], [*words[1:]]
+    return names[0], [*words]
+
+
+def question_parser(flags: type) -> CommandParser:
+    """Return the parser of `ask` for a dataclass of flags, made by `sweeper.questions.flag`."""
+    from simulators.core.fields import columns_of
+
+    parser = parser_of("ask")
+    for f in columns_of(flags):
+        required = f.default is dataclasses.MISSING
+        spelt = dict.fromkeys((f"--{f.name.replace('_', '-')}", f"--{f.name}"))
+        parser.add_argument(
+            *spelt,
+            type=number_of(f.hint, *(f.metadata[key] for key in ("unit", "least", "bare"))),
+            help=f.metadata["doc"],
+            choices=f.metadata["choices"] or None,
+            required=required,
+            default=None if required else f.default,
+        )
+    return parser
 
 
 def _add(

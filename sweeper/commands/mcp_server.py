@@ -23,8 +23,8 @@ from typing import Any
 from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
 from sweeper.commands import COMMANDS
-from sweeper.commands.ask import asks_of, parser_for
-from sweeper.commands.flags import parse, parser_of
+from sweeper.commands.ask import asks_of
+from sweeper.commands.flags import parse, parser_of, question_parser
 from sweeper.commands.query import KINDS
 from sweeper.commands.run import asked_by
 from sweeper.extras import load_extra
@@ -130,7 +130,7 @@ def tools() -> dict[str, Tool]:
     found = {}
     for simulator in QUESTIONS.names():
         name = "ask" if simulator == QUESTIONS.names()[0] else f"ask_{simulator}"
-        parser = parser_for(asks_of(load_simulator(simulator)))
+        parser = question_parser(asks_of(load_simulator(simulator)).flags)
         about = f"{COMMANDS['ask']['about']} ({simulator})"
         found[name] = Tool(name, about, parser, ("ask", simulator))
     found["plan"] = Tool("plan", COMMANDS["plan"]["about"], None, ("plan",))

@@ -41,6 +41,7 @@ from sweeper.space.shipped_files import spaces
 from sweeper.space.space_file import about
 from sweeper.space.sql import joined
 from sweeper.store.keys import SHOWN
+from sweeper.text import counted
 
 _DIGITS, _MOST = 6, 4
 """Printed digits of a definition, and number of definitions printed."""
@@ -274,8 +275,10 @@ def pareto(words: list[str]) -> int:
         )
     front = last.named(front)
     if chosen.write:
-        write_table(front, Path(chosen.write))
-        print(f"{len(front)} designs written to {chosen.write}", file=sys.stderr)
+        first = [n for n in ("key", *last.space.varied, *last.objectives) if n in front]
+        order = list(dict.fromkeys([*first, *front.columns]))
+        write_table(front.select(order), Path(chosen.write))
+        print(f"{counted(len(front), 'design')} written to {chosen.write}", file=sys.stderr)
     if chosen.json:
         print(as_json(front))
         return 0

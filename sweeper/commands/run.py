@@ -31,7 +31,7 @@ from sweeper.space.points import Batch, width
 from sweeper.space.space_file import parse_space
 from sweeper.store.store import FAILURES, Part, alone, answered_elsewhere, count_allowed
 from sweeper.sweep import Sweep
-from sweeper.text import duration, human
+from sweeper.text import counted, duration, human
 
 _PATIENCE_S, _MOST_S = 0.2, 10.0
 """Time for which points are timed, and the largest time for a long sweep."""
@@ -135,11 +135,15 @@ def _answered(asked: Asked, folder: Path) -> Ended:
             if progress_of(folder) is None:
                 write_progress(folder, {"answered": progress.answered, "to_do": progress.total})
             if progress.answered:
-                say(f"{progress.answered:,} designs stored already, {progress.total:,} to simulate")
+                say(
+                    f"{counted(progress.answered, 'design')} stored already, "
+                    f"{progress.total:,} to simulate"
+                )
 
         if failures["retry"] and (dropped := store.forget_failures()):
             say(f"retrying {dropped:,} points that failed before")
-        say(f"space {asked.name}: {space.size:,} points, {len(space.varied)} axes vary")
+        vary = f"{len(space.varied)} ax{'is varies' if len(space.varied) == 1 else 'es vary'}"
+        say(f"space {asked.name}: {counted(space.size, 'point')}, {vary}")
         for line in space.counts.in_words:
             say(f"  {line}")
         sweep.run(watch, say, expect)

@@ -37,6 +37,8 @@ class _ThisProcess:
         if not self.announced:
             self.announced = True
             say("running in this process (no per-design time limit)")
+            if task.compiles:
+                say("compiling the simulator, up to a minute (first run only)")
         chunks = Chunks(batches, total, point_s=point_s, together=task.together)
         for chunk in chunks:
             parts = list(task.answer_in_parts(chunk))

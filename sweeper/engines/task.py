@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from simulators.core.columns import STATUSES
 from simulators.core.contract import Shares, Simulator, WarmsUp, load_simulator
 from simulators.core.errors import UserError
+from simulators.core.jit import has_compiled
 from sweeper.query.pareto import local_front
 from sweeper.space.design_space import DesignSpace, Objectives
 from sweeper.space.points import Batch, Mask, split, width
@@ -88,6 +89,11 @@ class Task:
         """Compile the simulator's kernels, so that the cache serves every worker."""
         if isinstance(simulator := self.simulator, WarmsUp):
             simulator.warm_up()
+
+    @property
+    def compiles(self) -> bool:
+        """Whether the first batch waits for compilers."""
+        return isinstance(self.simulator, WarmsUp) and not has_compiled()
 
     @property
     def together(self) -> int:

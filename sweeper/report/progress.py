@@ -30,7 +30,7 @@ from sweeper.space.sql import names_in
 from sweeper.store.keys import definition_in
 from sweeper.store.parquet import check, read_frame
 from sweeper.store.store import Part, is_held
-from sweeper.text import duration, printable, reason_in_words
+from sweeper.text import counted, duration, printable, reason_in_words
 
 _REDRAW_S, _LINE_S = 0.25, 10.0
 _CALIBRATING, _CALIBRATING_S = 3, 1.0
@@ -87,7 +87,7 @@ class Progress:
             left = "done"
         elif rate is not None:
             left = f"about {duration((self.total - done) / rate)} left"
-        parts = [f"{done:,} of {self.total:,} designs done", left]
+        parts = [f"{done:,} of {counted(self.total, 'design')} done", left]
         front = len(self.front())
         parts += [f"front {front}" if front else "no design qualifies yet"]
         parts += [f"{self.answered:,} stored before"] if self.answered else []

@@ -18,7 +18,7 @@ from sweeper.report.run_folder import is_demoted
 from sweeper.report.tables import print_table, print_words
 from sweeper.space.design_space import Objectives
 from sweeper.store.keys import SHOWN
-from sweeper.text import duration, human
+from sweeper.text import counted, duration, human
 
 _ROWS, _REASONS = 20, 5
 _INDENT = " " * 7  # width of the first word of the last lines
@@ -77,9 +77,10 @@ def print_ended(ended: Ended) -> None:
         print_words(_knee_sentence(found))
     print()
     status = ", ".join(f"{n:,} {word}" for word, n in found.status.items())
+    rows = counted(sum(found.status.values()), "row")
     rate = human(ended.evaluated / max(ended.seconds, 1e-9), "1/s")
     print_words(
-        f"{sum(found.status.values()):,} rows ({status}); {ended.evaluated:,} simulated in "
+        f"{rows} ({status}); {ended.evaluated:,} simulated in "
         f"{duration(ended.seconds)}" + (f" ({rate})" if ended.evaluated else "")
     )
     _print_reasons(found)
@@ -174,22 +175,26 @@ def print_front(
         for c in (*space.varied, *space.derived)
         if c in front and c not in objectives and c not in answers.given
     ]
-    header = ["", "design", *chosen, *objectives, "equal"]
+    header = ["", "design", *chosen, *objectives, "identical designs"]
     lines = [
         [
             "*" if place == best else "",
             row["key"][:SHOWN],
             *(answers.human(c, row[c]) for c in chosen),
             *(answers.human(c, real(row[c])) for c in objectives),
-            str(row["equivalents"]) if row["equivalents"] > 1 else "",
+            f"+{row['equivalents'] - 1}" if row["equivalents"] > 1 else "",
         ]
         for place, row in zip(places, shown.to_dicts(), strict=True)
     ]
     words = ", ".join(f"{n} {d}" for n, d in objectives.items())
     words += f", where {where}" if where else ""
     more = f", {len(shown)} shown" if len(shown) < len(front) else ""
-    designs = "1 design" if len(front) == 1 else f"{len(front)} designs"
-    print_table(f"Pareto front: {words} ({designs}{more}; * knee)", header, lines, differing=True)
+    print_table(
+        f"Pareto front: {words} ({counted(len(front), 'design')}{more}; * knee)",
+        header,
+        lines,
+        differing=True,
+    )
 
 
 def _spread(count: int, best: int, rows: int) -> list[int]:
@@ -205,8 +210,9 @@ def _knee_sentence(found: Answers) -> str:
     best = found.best
     how = " ".join(found.choices(best))
     what = ", ".join(f"{o} {found.scaled(o, best[o])}" for o in found.objectives)
-    ties = int(found.front["equivalents"].sum()) - len(found.front)
-    equal = f" {ties:,} other designs perform identically." if ties else ""
+    ties = int(best["equivalents"]) - 1
+    verb = "performs" if ties == 1 else "perform"
+    equal = f" {counted(ties, 'other design')} {verb} identically." if ties else ""
     return f"Knee {best['key'][:SHOWN]}: {how} → {what}.{equal}"
 
 

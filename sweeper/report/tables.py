@@ -167,6 +167,8 @@ _PIECE, _WORD = re.compile(r"[^_ ]*(?:_[a-z]$)?[_ ]?"), re.compile(r"\S+\s?")
 _FIGURE = re.compile(r"[$+\-−]?[\d.]")
 MOST_WORDS = 10
 """Most words of a cell that counts as a number with its unit."""
+MOST_LINES = 4
+"""Lines of a cell beyond which its column goes to another block."""
 
 
 @dataclass(frozen=True)
@@ -219,10 +221,11 @@ def wrapped(text: str, width: int | None, indent: str = "") -> str:
 
 
 def _least(column: Sequence[str]) -> int:
+    """Return the least width of a column: its longest word, or a few lines of its longest cell."""
     pieces = [piece.rstrip() for piece in _PIECE.findall(column[0])]
-    for cell in column[1:]:
-        pieces += [cell] if _is_figure(cell) else cell.split()
-    return max(map(len, pieces), default=0)
+    sentences = [cell for cell in column[1:] if not _is_figure(cell)]
+    pieces += [*(cell for cell in column[1:] if _is_figure(cell)), *" ".join(sentences).split()]
+    return max([*map(len, pieces), *(len(cell) // MOST_LINES for cell in sentences)], default=0)
 
 
 def _groups(header: Sequence[str], least: Sequence[int], width: int) -> list[list[int]]:

@@ -22,6 +22,7 @@ from simulators.core.contract import Describes, load_simulator
 from simulators.core.errors import UserError, unknown
 from sweeper.space.points import Batch, Index, Mask, Product, number_of
 from sweeper.space.sql import computed, names_in, parsed
+from sweeper.text import counted
 
 TABLE = 1 << 21
 """Largest table of a rule over the axes it depends on; larger rules are evaluated per batch."""
@@ -169,7 +170,8 @@ class Counts:
         ['about 1,200 points excluded by constraint tp <= 4']
         """
         return [
-            f"{'about ' * (text in self.about)}{count:,} points excluded by constraint {text}"
+            f"{'about ' * (text in self.about)}{counted(count, 'point')} "
+            f"excluded by constraint {text}"
             for text, count in self.removed.items()
             if count
         ]

@@ -1,0 +1,57 @@
+"""Flags of `ask` for a serving deployment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
+from simulators.core.folder import ENGINES, read_toml
+from simulators.workload.llm.parallelism import BACKENDS, GATHERED
+from sweeper.questions import flag
+
+HELP = read_toml(Path(__file__).with_suffix(".toml"))
+"""Help of the flags."""
+
+POOLS = NO, _, ONLY = "no", "also", "only"
+"""Separate prefill and decode pools: not tried, tried besides one pool, or tried alone."""
+
+BARE_TTFT_S, BARE_TPOT_S = 60.0, 1.0
+"""Largest deadlines without a unit; larger numbers are usually meant in milliseconds."""
+
+CHECKPOINT, ANY, NOTHING = "checkpoint", "any", "nothing"
+"""Precisions of the published checkpoint; all engines; no speculation or draft model."""
+
+
+@dataclass(frozen=True)
+class ServingFlags:
+    """Flags of `ask`: model, GPUs, load and SLO."""
+
+    model: str = flag(HELP["model"])
+    gpu: str = flag(HELP["gpu"])
+    gpus: int = flag(HELP["gpus"], least=1, default=8)
+    workload: str = flag(HELP["workload"], default="chat")
+    system_prompt: int = flag(HELP["system_prompt"], least=0, default=0)
+    isl: int = flag(HELP["isl"], least=1, default=0)
+    osl: int = flag(HELP["osl"], least=1, default=0)
+    qps: float | None = flag(HELP["qps"], unit="1/s", default=None)
+    concurrency: int = flag(HELP["concurrency"], least=1, default=0)
+    traffic: str = flag(HELP["traffic"], default="1x")
+    ttft: float = flag(HELP["ttft"], unit="s", bare=BARE_TTFT_S, default=1.0)
+    tpot: float = flag(HELP["tpot"], unit="s", bare=BARE_TPOT_S, default=0.05)
+    percentile: int = flag(HELP["percentile"], choices=(50, 90, 95, 99), default=99)
+    budget: float | None = flag(HELP["budget"], unit="$", default=None)
+    prices: str = flag(HELP["prices"], default=PUBLIC_CLOUD)
+    price: str = flag(HELP["price"], default="")
+    dtype: str = flag(HELP["dtype"], default=CHECKPOINT)
+    engine: str = flag(HELP["engine"].format(", ".join(ENGINES.names())), default=ANY)
+    pools: str = flag(HELP["pools"], choices=POOLS, default=NO)
+    moe_backend: str = flag(HELP["moe_backend"].format(", ".join(BACKENDS)), default=GATHERED)
+    speculation: str = flag(HELP["speculation"], default=NOTHING)
+    drafter: str = flag(HELP["drafter"], default=NOTHING)
+    acceptance: str = flag(HELP["acceptance"], default="")
+    measured: str = flag(HELP["measured"], default="")
+    requests: int = flag(HELP["requests"], least=0, default=0)
+
+
+FLAGS = ServingFlags
