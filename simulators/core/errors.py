@@ -106,7 +106,8 @@ def suggestion(name: str, known: Iterable[str]) -> str:
         return f"; {said}"
     if ours := our_names(name):
         meant = next((word for one in ours for word in known if _folded(word) == one), "")
-        return f"; did you mean '{meant}'?" if meant else ""
+        if meant or name.startswith("-") or ours != [_folded(name)]:
+            return f"; did you mean '{meant}'?" if meant else ""
     words = [word for word in known if word != name]
     options = {word.rpartition(".")[2]: word for word in words if "." in word}
     near = difflib.get_close_matches(name.lower(), [*words, *options], n=1, cutoff=0.5)

@@ -149,7 +149,7 @@ def print_knees(answers: Answers, *, rows: int = _ROWS) -> None:
     without = len(answers.scenarios) - len(knees)
     print_table(
         f"Best compromise (knee of the Pareto front) per scenario: {words} "
-        f"({len(knees):,} scenarios{more})",
+        f"({counted(len(knees), 'scenario')}{more})",
         ["", "design", *columns, "front"],
         lines,
         differing=True,
