@@ -42,15 +42,14 @@ def benchmark(
         point: the design.
         engine: its engine.
         repository: the Hugging Face repository of its model.
-        client: name of a file of `benchmarks/`; empty: the engine's own client.
+        client: name of a file of `benchmarks/`; empty: the engine's own client, if it can send the
+            load, else the one that replays traces.
         trace: name of the trace file that the command reads.
 
     Raises:
         UnknownNameError: the client is unknown.
         UserError: the client cannot send the load.
     """
-    client = client or (engine if engine in CLIENTS.names() else REPLAYS)
-    template = CLIENTS.find(client)
     for what, is_asked in (
         ("turns of sessions", point.sessions.turns > 1),
         ("a shared system prompt", point.sessions.system_prompt_tokens > 0),
@@ -65,6 +64,8 @@ def benchmark(
         point.lengths.shape != "as_workload" and not point.lengths.max_output_tokens
     )
     is_drawn = is_stated and (is_closed or (point.arrivals.process == POISSON and point.qps))
+    client = client or (engine if is_drawn and engine in CLIENTS.names() else REPLAYS)
+    template = CLIENTS.find(client)
     if not is_drawn and client != REPLAYS:
         raise UserError(
             f"{client} cannot send these lengths or arrivals: --benchmark {REPLAYS} replays "

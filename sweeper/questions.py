@@ -165,7 +165,7 @@ class Benchmarks(Protocol):
 
         The command sends the load of the design and reads the trace from the file `trace`, if the
         content is not empty. With the fields, the simulator counts as the client does. The client
-        is by default that of the design's engine.
+        is by default that of the design's engine, if it can send the load.
 
         Raises:
             UnknownNameError: the client is unknown.

@@ -100,7 +100,7 @@ def main(words: list[str]) -> int:
     elif chosen.json:
         print(as_json(table))
     else:
-        _print(table, last, chosen.rows)
+        _print(table, last, chosen.rows, title=COMMANDS["query"]["kinds"][chosen.kind])
         if chosen.prices:
             print("\n".join(last.notes))
     return 0
@@ -332,7 +332,7 @@ def _numbers(text: str) -> list[float]:
         raise UserError(f"--load {text}: write numbers separated by commas: {error}") from error
 
 
-def _print(table: pl.DataFrame, last: Answers, rows: int) -> None:
+def _print(table: pl.DataFrame, last: Answers, rows: int, title: str) -> None:
     if table.is_empty():
         print("none")
         return
@@ -348,7 +348,7 @@ def _print(table: pl.DataFrame, last: Answers, rows: int) -> None:
         ]
         for row in table.head(rows).to_dicts()
     ]
-    print_table("", table.columns, lines, differing=True)
+    print_table(title, table.columns, lines, differing=True)
     if len(table) > rows:
         print(f"{rows} of {len(table):,} rows")
 

@@ -201,9 +201,10 @@ def accuracy(words: list[str]) -> int:
         lines = [{"group": g, **dataclasses.asdict(c)} for g, cs in found.items() for c in cs]
         print(json.dumps(lines, indent=1))
     elif names or chosen.simulators:
-        print_table(
-            "", _CHECK_HEADER, [_cells(group, c) for group, cs in found.items() for c in cs]
-        )
+        whole_first = reversed(found.items())  # deployments before their kernels
+        cells = [_cells(group, check) for group, checks in whole_first for check in checks]
+        title = "Errors on measured rows; ! misses its limit" if names else ""
+        print_table(title, _CHECK_HEADER, cells)
     else:
         rows = [("", *headline.cells(known)) for headline in headlines()]
         print_table("", ["", "predicted", "error", "rows", "baseline"], [list(row) for row in rows])
@@ -220,7 +221,7 @@ def _cells(group: str, check: Check) -> list[str]:
         "!" if check.ok is False else "",
         f"{group}: {check.name}",
         "-" if check.value is None else f"{check.value:.3g} {unit}".rstrip(),
-        "" if check.limit is None else f"{check.limit:g}",
+        "" if check.limit is None else f"{check.limit:.3g}",
         f"{check.rows:,}",
         "" if check.peer is None else f"{check.peer:.3g} {unit}".rstrip(),
     ]

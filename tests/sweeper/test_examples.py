@@ -47,7 +47,8 @@ def test_transcript_runs_and_prints_what_the_page_shows(
     session: str, workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    for name, text in re.findall(r"^```json (\S+)\n(.*?)^```", SESSIONS[session], re.M | re.S):
+    files = re.compile(r"^```(?:json|csv) (\S+)\n(.*?)^```", re.M | re.S)
+    for name, text in files.findall(SESSIONS[session]):
         (workplace / name).write_text(text, encoding="utf-8")
     asked = ""
     for block in re.findall(r"^```console\n(.*?)^```", SESSIONS[session], re.M | re.S):
