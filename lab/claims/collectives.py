@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,11 @@ from lab.claims.claim import columns
 from lab.fits import collectives as fits
 from lab.tables import collectives as tables
 from lab.tables.rows import Floats
-from simulators.collectives.library_models import network_between
+from simulators.collectives.library_models import (
+    HIGH_THROUGHPUT,
+    LOW_LATENCY,
+    network_between,
+)
 from simulators.collectives.measured import NETWORKS
 
 
@@ -43,21 +49,26 @@ def ranks_left_out(reference: Path) -> Iterator[pl.DataFrame]:
 
 
 def exchanges(reference: Path) -> Iterator[pl.DataFrame]:
-    """Yield DeepEP's dispatches and combines, each by a fit to other ranks or GPUs, by mode."""
-    rows = tables.read_exchanges(reference)
-    first = [row for row in rows if row.kernel.startswith(fits.CONFIG.fitted_version)]
-    later = [row for row in rows if not row.kernel.startswith(fits.CONFIG.fitted_version)]
-    for mine, errors in fits.exchanges_left_out(first):
-        yield _frame(errors, mode=[row.mode for row in mine], label=_labels(mine))
-    links = fits.fit_rates(first)
-    errors = fits.exchange_log_errors(later, links)
-    yield _frame(errors, mode="version 2", label=_labels(later))
-    for mine, errors in fits.copies_left_out(tables.read_copies(reference), links):
-        yield _frame(errors, mode="on another GPU", label=_labels(mine))
+    """Yield DeepEP's dispatches and combines by a fit to other ranks, GPUs or the other source.
+
+    `mode` is that of the kernels; DeepEP's second version is in no fit and copies without SMs.
+    Intervals are fitted without the rows.
+    """
+    rows = fits.fitted_exchanges(reference)
+    for mode, split in product((HIGH_THROUGHPUT, LOW_LATENCY), fits.LEFT_OUT):
+        mine = [row for row in rows if row.mode == mode]
+        for out, errors, band in fits.exchanges_left_out(mine, split):
+            labels = {"mode": mode, "split": split, "label": _labels(out)}
+            kernels = [row.kernel for row in out]
+            yield _frame(errors, **labels, kernel=kernels, band=band)
+    many = fits.fit_rates([row for row in rows if row.mode == HIGH_THROUGHPUT])
+    later = [row for row in tables.read_exchanges(reference) if row not in rows]
+    errors = fits.exchange_log_errors(later, replace(many, copied_bytes_per_s=math.inf))
+    yield _frame(errors, mode="version 2", split="version", label=_labels(later), kernel="V2")
 
 
 def _labels(rows: Sequence[tables.DeepEpExchange]) -> list[str]:
-    return [f"{row.op} of {row.ranks}" for row in rows]
+    return [f"{row.op} of {row.tokens} tokens, {row.ranks} {row.gpu}" for row in rows]
 
 
 def sizes(reference: Path) -> Iterator[pl.DataFrame]:

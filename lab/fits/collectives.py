@@ -8,7 +8,8 @@ docs/explanation/collectives.md describes the fits.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import log
@@ -25,11 +26,11 @@ from lab.tables.collectives import Curves, DeepEpExchange, Key, Libraries, Nodes
 from lab.tables.records import gpu_name
 from lab.tables.rows import Bools, Record, read_records
 from simulators.catalog.cluster import THROUGH_HOST, Cluster, Link, cluster_for, load_cluster
-from simulators.catalog.gpu import load_gpu
+from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.collectives import library_models
-from simulators.collectives.library_models import Network, Rates
+from simulators.collectives.library_models import Moved, Network, Rates, exchange_s
 from simulators.collectives.measured import GROWTH, OCTAVES, OWN_CALIBRATIONS, Curve, busbw_factor
-from simulators.collectives.price import collective_time, expert_exchange_time
+from simulators.collectives.price import collective_time, exchange_moved
 from simulators.core.jit import Floats, Ints
 from simulators.serving.engine import kv_transfer
 
@@ -483,73 +484,111 @@ def _cluster_of(curve: NodesCurve) -> Cluster:
 
 
 def fit_expert_exchange(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
-    """Yield DeepEP's start time, sustained shares of both links' bandwidth, and the SMs' rate."""
-    rows = [
-        row
-        for row in tables.read_exchanges(reference)
-        if row.kernel.startswith(CONFIG.fitted_version)
-    ]
-    copies = tables.read_copies(reference)
-    left_out = [*exchanges_left_out(rows), *copies_left_out(copies, fit_rates(rows))]
-    errors = np.concatenate([errors for _, errors in left_out])
-    rates = fit_copies(copies, fit_rates(rows))
+    """Yield start times of DeepEP's exchanges and the rates they sustain, by mode."""
+    rows, content, errors, simpler = fitted_exchanges(reference), {}, [], []
+    for mode, mine in grouped(rows, lambda row: row.mode).items():
+        left_out = [found for key in STRICT for _, found, _ in exchanges_left_out(mine, key)]
+        rates = fit_rates(mine)
+        kept = {name: number for name, number in vars(rates).items() if name != "band"}
+        if mode == library_models.LOW_LATENCY:
+            del kept["copied_bytes_per_s"]  # its kernels use all SMs
+        content[mode] = {**kept, "band": _factor(np.concatenate(left_out))}
+        errors += left_out
+        ideal = Rates(near_s=0.0, far_s=0.0, inside=1.0, between=1.0)
+        simpler += [exchange_log_errors(mine, ideal)] * len(STRICT)
     yield declared(
         "expert_exchange",
-        content={"exchange": {**vars(rates), "band": _factor(errors)}},
-        rows=len(rows) + len(copies),
-        errors=np.expm1(errors),
+        content=content,
+        rows=len(rows),
+        errors=np.expm1(np.concatenate(errors)),
+        provenance=simpler_form("data sheet's links", np.concatenate(simpler)),
     )
 
 
+LEFT_OUT: dict[str, Callable[[DeepEpExchange], object]] = {
+    "ranks": lambda row: row.ranks,
+    "gpu": lambda row: row.gpu,
+    "source": lambda row: row.kernel.startswith(CONFIG.fitted_version),
+}
+"""Groups of exchanges that are left out in turn: DeepEP's own tests, of one size, are one source, a
+collector of SGLang's kernels the other."""
+
+STRICT = ("ranks", "gpu")
+"""Groups whose errors without them are those of the stored file."""
+
+
+def fitted_exchanges(reference: Path) -> list[DeepEpExchange]:
+    """Return the exchanges of both sources that rates are fitted to."""
+    own = tables.read_exchanges(reference)
+    own = [row for row in own if row.kernel.startswith(CONFIG.fitted_version)]
+    return [*own, *tables.read_collected(reference)]
+
+
 def exchanges_left_out(
-    rows: Sequence[DeepEpExchange],
-) -> Iterator[tuple[list[DeepEpExchange], Floats]]:
-    """Yield the rows of each number of ranks, and their log errors by a fit to the others."""
-    for mine, rates in leave_one_out(rows, lambda row: row.ranks, fit_rates):
-        yield mine, exchange_log_errors(mine, rates)
+    rows: Sequence[DeepEpExchange], key: str
+) -> Iterator[tuple[list[DeepEpExchange], Floats, float]]:
+    """Yield the rows of each group, their log errors by a fit to other groups, and a band.
 
-
-def copies_left_out(
-    rows: Sequence[DeepEpExchange], links: Rates
-) -> Iterator[tuple[list[DeepEpExchange], Floats]]:
-    """Yield the rows of each GPU, and their log errors by the SMs' rate on other GPUs."""
-    for mine, rates in leave_one_out(
-        rows, lambda row: row.gpu, functools.partial(fit_copies, links=links)
-    ):
-        yield mine, exchange_log_errors(mine, rates)
-
-
-def fit_copies(rows: Sequence[DeepEpExchange], links: Rates) -> Rates:
-    """Return the rates of links with the SMs' rate of the least mean absolute log error."""
-    tried = (replace(links, copied_bytes_per_s=r) for r in np.arange(*CONFIG.copies).tolist())
-    return min(tried, key=lambda rates: float(np.abs(exchange_log_errors(rows, rates)).mean()))
+    The band holds nine of ten errors of the other groups, each by a fit without it.
+    """
+    known = leave_one_out(rows, LEFT_OUT[key], fit_rates)
+    found = [(mine, exchange_log_errors(mine, rates)) for mine, rates in known]
+    for place, (mine, errors) in enumerate(found):
+        others = [other for i, (_, other) in enumerate(found) if i != place]
+        yield mine, errors, _factor(np.concatenate(others))
 
 
 def fit_rates(rows: Sequence[DeepEpExchange]) -> Rates:
-    """Return the rates with the least mean absolute log error."""
-    seconds = np.array([row.seconds for row in rows])
-    near_s = np.array([_exchange_s(row, Rates(0.0, 1.0, np.inf)) for row in rows])
-    far_s = np.array([_exchange_s(row, Rates(0.0, np.inf, 1.0)) for row in rows])
+    """Return the rates with the least mean absolute log error, of exchanges of one mode.
+
+    One number after another is moved to its best candidate. Every number of ranks of a GPU and
+    source has the same weight.
+    """
+    parts, seconds = _moved(rows), np.array([row.seconds for row in rows])
+    groups = [(row.kernel, row.gpu, row.ranks) for row in rows]
+    counts = Counter(groups)
+    weights = np.array([1.0 / counts[group] for group in groups])
 
     def error(rates: Rates) -> float:
-        wire_s = np.maximum(near_s / rates.inside, far_s / rates.between)
-        return float(np.abs(np.log((rates.start_s + wire_s) / seconds)).mean())
+        log_errors = np.log(exchange_s(*parts, rates) / seconds)
+        return float(np.average(np.abs(log_errors), weights=weights))
 
-    shares = np.arange(*CONFIG.exchange_shares).tolist()
-    tried = product(np.arange(*CONFIG.starts_s).tolist(), shares, shares)
-    return min((Rates(*numbers) for numbers in tried), key=error)
+    shares, starts_s = np.arange(*CONFIG.exchange_shares), np.arange(*CONFIG.starts_s)
+    candidates = {"near_s": starts_s, "far_s": starts_s, "inside": shares, "between": shares}
+    candidates["copied_bytes_per_s"] = np.arange(*CONFIG.copies)
+    best = Rates(**{name: float(np.median(tried)) for name, tried in candidates.items()})
+    for _, name in product(range(CONFIG.exchange_rounds), candidates):
+        tried = (replace(best, **{name: value}) for value in candidates[name].tolist())
+        best = min((best, *tried), key=error)
+    return best
 
 
 def exchange_log_errors(rows: Sequence[DeepEpExchange], rates: Rates) -> Floats:
     """Return log(predicted / measured) of each row."""
-    return np.array([log(_exchange_s(row, rates) / row.seconds) for row in rows])
+    seconds = np.array([row.seconds for row in rows])
+    return np.asarray(np.log(exchange_s(*_moved(rows), rates) / seconds), np.float64)
 
 
-def _exchange_s(row: DeepEpExchange, rates: Rates) -> float:
-    gpu = load_gpu(row.gpu)
-    place: dict[str, Any] = {"ranks": row.ranks, "gpu": gpu, "cluster": cluster_for("auto", gpu)}
-    found = expert_exchange_time(row.mode, row.rank_bytes, row.routed, rates=rates, **place)
-    return float(found.time_s)
+def _moved(rows: Sequence[DeepEpExchange]) -> tuple[Moved, Bools]:
+    """Return what exchanges move, as columns, and a mask of those over several nodes."""
+    each = [_moved_by(row) for row in rows]
+    columns = (
+        np.array(column) for column in zip(*(vars(one).values() for one in each), strict=True)
+    )
+    is_far = np.array([row.ranks > _usual(row.gpu)[1].gpus_per_node for row in rows])
+    return Moved(*columns), is_far
+
+
+@functools.lru_cache(maxsize=8192)
+def _moved_by(row: DeepEpExchange) -> Moved:
+    gpu, cluster = _usual(row.gpu)
+    size = np.asarray(row.rank_bytes)
+    return exchange_moved(row.mode, size, row.routed, ranks=row.ranks, gpu=gpu, cluster=cluster)
+
+
+def _usual(name: str) -> tuple[Gpu, Cluster]:
+    gpu = load_gpu(name)
+    return gpu, cluster_for("auto", gpu)
 
 
 def fit_kv_transfer(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:

@@ -93,23 +93,24 @@ def read_between_nodes(reference: Path) -> list[NodesCurve]:
 class DeepEpExchange:
     """A dispatch or combine of the test of DeepEP, timed by the printed bandwidth."""
 
-    kernel: str  # V1-normal, V1-lowlat, V2
+    kernel: str  # V1-normal, V1-lowlat, V2, or the table of a collector
     gpu: str
     ranks: int
     op: str
     tokens: int
     routed: Routed
     seconds: float
+    hidden: int
 
     @property
     def mode(self) -> str:
         """The mode of the kernels."""
-        return LOW_LATENCY if self.kernel == EXCHANGE.low_latency else HIGH_THROUGHPUT
+        return LOW_LATENCY if self.kernel in EXCHANGE.low_latency else HIGH_THROUGHPUT
 
     @property
     def rank_bytes(self) -> float:
         """Bytes of one copy of all tokens of a rank."""
-        return float(self.tokens * EXCHANGE.hidden * EXCHANGE.number_bytes[self.op])
+        return float(self.tokens * self.hidden * EXCHANGE.number_bytes[self.op])
 
 
 EXCHANGE = Record(declared("expert_exchange"))
@@ -130,7 +131,7 @@ def read_exchanges(reference: Path) -> list[DeepEpExchange]:
             routed = replace(routed, groups=nodes, chosen=min(nodes, EXCHANGE.top_groups))
             copies = routed.reached(nodes if nodes > 1 else ranks)
         gpu, tokens = EXCHANGE.gpu_names[row.gpu], EXCHANGE.tokens[kernel]
-        one = DeepEpExchange(kernel, gpu, ranks, row.op, tokens, routed, 0.0)
+        one = DeepEpExchange(kernel, gpu, ranks, row.op, tokens, routed, 0.0, EXCHANGE.hidden)
         seconds = copies * one.rank_bytes / (row.bandwidth_gb_s * 1e9)
         if row.latency_us is not None:
             seconds = row.latency_us * 1e-6
@@ -138,23 +139,25 @@ def read_exchanges(reference: Path) -> list[DeepEpExchange]:
     return found
 
 
-def read_copies(reference: Path) -> list[DeepEpExchange]:
-    """Return dispatches and combines for many tokens, by SGLang's collector, at DeepEP's SMs.
+def read_collected(reference: Path) -> list[DeepEpExchange]:
+    """Return dispatches and combines of both modes, by SGLang's collector, at DeepEP's SMs.
 
-    Eight nodes are left out: their kernels waited for the network card 16 ms before they sent.
+    Eight nodes of high throughput are left out: their kernels waited for the network card 16 ms
+    before they sent. Experts that ranks cannot share evenly are left out too.
     """
     found = []
-    for row in records(reference, "expert_copies"):
-        nodes = int(row.node_num)
-        gpu = str(row.gpu)
-        ranks = nodes * EXCHANGE.gpus_per_node.get(gpu, EXCHANGE.node)
-        routed = Routed(EXCHANGE.experts, EXCHANGE.top_k)
-        if nodes > 1:
-            routed = replace(routed, groups=nodes, chosen=min(nodes, EXCHANGE.top_groups))
-        for op in EXCHANGE.number_bytes:
-            seconds = (row[f"{op}_transmit_us"] + row[f"{op}_notify_us"]) * 1e-6
-            tokens = int(row.num_token)
-            found.append(DeepEpExchange("normal", gpu, ranks, op, tokens, routed, seconds))
+    for name, columns in EXCHANGE.collected.items():
+        for row in records(reference, name):
+            gpu = str(row.gpu)
+            ranks = int(row.node_num) * EXCHANGE.gpus_per_node.get(gpu, EXCHANGE.node)
+            if row.num_experts % ranks:
+                continue
+            routed = Routed(int(row.num_experts), int(row.num_topk))
+            for op in EXCHANGE.number_bytes:
+                seconds = sum(row[f"{op}_{column}"] for column in columns) * 1e-6
+                tokens, hidden = int(row.num_token), int(row.hidden_size)
+                one = DeepEpExchange(name, gpu, ranks, op, tokens, routed, seconds, hidden)
+                found.append(one)
     return found
 
 

@@ -31,7 +31,7 @@ import numpy as np
 
 from simulators.catalog.cluster import THROUGH_HOST, Cluster, Link
 from simulators.catalog.gpu import Gpu
-from simulators.collectives.measured import busbw_factor
+from simulators.collectives.measured import Bools, busbw_factor
 from simulators.core.calibration import read_calibration
 from simulators.core.folder import PACKAGE, once
 from simulators.core.jit import Floats
@@ -204,16 +204,26 @@ class Routed:
 
 @dataclass(frozen=True)
 class Rates:
-    """Start time of an exchange, and sustained shares of data-sheet bandwidths."""
+    """Start times of an exchange, and the bandwidths that its kernels sustain."""
 
-    start_s: float
-    inside: float  # of a GPU's ports to GPUs of its node
-    between: float  # of a GPU's network card
+    near_s: float  # start inside a node
+    far_s: float  # start over several nodes
+    inside: float  # share of a GPU's ports to GPUs of its node
+    between: float  # share of a GPU's network card
     copied_bytes_per_s: float = np.inf  # by the SMs of high throughput
     band: float = 2.0  # nine of ten exchanges are within this factor
 
 
-def exchange_s(
+@dataclass(frozen=True)
+class Moved:
+    """Bytes that a rank moves in one dispatch, or in one combine, under uniform routing."""
+
+    near_s: Floats  # of its ports at the data sheet's bandwidth
+    far_s: Floats  # of its network card at the data sheet's bandwidth
+    copied_bytes: Floats  # by SMs
+
+
+def moved(
     mode: str,
     rank_bytes: Floats,
     routed: Routed,
@@ -221,9 +231,8 @@ def exchange_s(
     ranks: int,
     inside: int,
     link_bytes_per_s: tuple[float, float],
-    rates: Rates,
-) -> Floats:
-    """Return the seconds of one dispatch, or of one combine, under uniform routing.
+) -> Moved:
+    """Return the bytes that a rank moves, and their seconds on its links.
 
     `rank_bytes` is one copy of all tokens of a rank. The experts are on `ranks` GPUs, `inside` of
     them on one node. `link_bytes_per_s` are a GPU's links inside its node and to other nodes.
@@ -237,14 +246,19 @@ def exchange_s(
         near = routed.reached(ranks) * (inside - 1) / inside
         copies = routed.reached(ranks) * (2.0 if nodes > 1 else 1.0)
     port, card = link_bytes_per_s
-    links = max(near / (rates.inside * port), crossing / (rates.between * card))
-    slower = max(links, copies / rates.copied_bytes_per_s)
-    return np.asarray(rates.start_s + slower * rank_bytes, np.float64)
+    return Moved(near * rank_bytes / port, crossing * rank_bytes / card, copies * rank_bytes)
 
 
-def exchange_rates() -> Rates:
-    """Return the fitted rates of DeepEP."""
-    return Rates(**once(read_calibration, EXCHANGE_CALIBRATION)["exchange"])
+def exchange_s(all_moved: Moved, is_far: Bools | bool, rates: Rates) -> Floats:
+    """Return the seconds of exchanges; `is_far`: over several nodes."""
+    links_s = np.maximum(all_moved.near_s / rates.inside, all_moved.far_s / rates.between)
+    slower_s = np.maximum(links_s, all_moved.copied_bytes / rates.copied_bytes_per_s)
+    return np.asarray(np.where(is_far, rates.far_s, rates.near_s) + slower_s, np.float64)
+
+
+def exchange_rates(mode: str) -> Rates:
+    """Return the fitted rates of DeepEP's kernels of a mode."""
+    return Rates(**once(read_calibration, EXCHANGE_CALIBRATION)[mode])
 
 
 def _hit(near: int, mine: int, top_k: int) -> float:

@@ -11,7 +11,7 @@ from simulators.collectives.library_models import HIGH_THROUGHPUT, LOW_LATENCY, 
 from simulators.collectives.price import expert_exchange_time
 
 H800, DGX = load_gpu("h800"), load_cluster("dgx_h100")
-PERFECT = Rates(start_s=0.0, inside=1.0, between=1.0)
+PERFECT = Rates(near_s=0.0, far_s=0.0, inside=1.0, between=1.0)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4, 8, 16, 64])
