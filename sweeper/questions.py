@@ -87,7 +87,9 @@ class Question:
     advice: tuple[str, ...]  # lines shown if no design meets the deadlines
     target: Callable[[Mapping[str, Any]], str]  # returns a suggested export target
     copies: str = ""  # axis to minimise in each answer; empty: all points are evaluated
+    options: tuple[str, ...] = ()  # axes, the default first, searched behind all others
     devices: str = ""  # derived column that grows with `copies`, such as the number of GPUs
+    faster: str = ""  # flags of a faster, less exact search, for an answer that takes long
     budget: float | None = None  # upper limit of the first cost, in dollars
     prefilter: Callable[[pa.RecordBatch], NDArray[np.float64]] | None = None
     excluded: Mapping[str, str] = field(default_factory=dict)

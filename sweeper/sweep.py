@@ -13,7 +13,7 @@ from sweeper.engines import Engine, Say, load_engine
 from sweeper.engines.task import UNSTATED, Limits, Task
 from sweeper.query.pareto import STATUS
 from sweeper.query.scenarios import repriced, unpriced
-from sweeper.samplers import Goal, Sampler, SearchSampler, load_sampler
+from sweeper.samplers import Goal, Round, Sampler, SearchSampler, load_sampler
 from sweeper.samplers._search_driver import as_sampler
 from sweeper.space.design_space import DesignSpace, Objectives, check_directions, given
 from sweeper.space.points import Batch
@@ -22,6 +22,9 @@ from sweeper.store.keys import define
 from sweeper.store.parquet import check_writable
 from sweeper.store.store import Part, Store, adopt
 from sweeper.text import counted
+
+Expect = Callable[[Sequence[Batch], Sequence[Batch], int | None], None]
+"""Called before each round of a sweep."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ class Sweep:
         self,
         watch: Callable[[Part], None] = lambda _: None,
         say: Say = lambda _: None,
-        expect: Callable[[Sequence[Batch], Sequence[Batch]], None] = lambda _, __: None,
+        expect: Expect = lambda _, __, ___: None,
     ) -> pl.LazyFrame:
         """Run the sweep and return all rows, which stay in the store.
 
@@ -102,7 +105,8 @@ class Sweep:
         Args:
             watch: called with the summary of every part.
             say: called with messages about the progress.
-            expect: called before each round with the selected points and the points without a row.
+            expect: called before each round with the selected points, the points without a row,
+                and the expected number of points of later rounds, None if unknown.
         """
         check_writable(self.store.results)
         if sum(len(span) for span in self.store.finished()) < len(self.space):
@@ -111,9 +115,9 @@ class Sweep:
         task = Task(self.space, self.store, self.objectives, self.where, self.limits)
         with self.engine.open() as pool:
             for round_ in self.picks.rounds(self.space, self.store.scan):
-                picked = list(round_)
-                fresh = list(self.store.missing(self.space, picked))
-                expect(picked, fresh)
+                picked, later = list(round_), round_.later if isinstance(round_, Round) else None
+                fresh = Round(self.store.missing(self.space, picked), later or 0)
+                expect(picked, fresh, later)
                 left = sum(len(batch) for batch in fresh)
                 if left:
                     for part in pool.run(task, fresh, left, say):

@@ -45,6 +45,8 @@ class ServingFlags:
     price: str = flag(HELP["price"], default="")
     dtype: str = flag(HELP["dtype"], default=CHECKPOINT)
     engine: str = flag(HELP["engine"].format(", ".join(ENGINES.names())), default=ANY)
+    router: str = flag(HELP["router"], default=ANY)
+    chunk_size: str = flag(HELP["chunk_size"], default=ANY)
     pools: str = flag(HELP["pools"], choices=POOLS, default=NO)
     moe_backend: str = flag(HELP["moe_backend"].format(", ".join(BACKENDS)), default=GATHERED)
     speculation: str = flag(HELP["speculation"], default=NOTHING)

@@ -26,9 +26,9 @@ from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.model import LanguageModel, checkpoint_of, load_model
 from simulators.catalog.price import HOURS_PER_YEAR, load_prices
-from simulators.composition.engine_defaults import is_supported
+from simulators.composition.engine_defaults import is_supported, limits
 from simulators.core.errors import UserError
-from simulators.core.folder import ENGINES, MODELS, read_toml
+from simulators.core.folder import ENGINES, MODELS, ROUTERS, read_toml
 from simulators.serving.demand.workloads import is_trace, load_trace
 from simulators.serving.measured_deployments import measured_rows
 from simulators.serving.point import AUTO, CLOSED, DRAFT, RDMA, SPECULATIONS
@@ -48,12 +48,21 @@ from sweeper.text import number_in
 TEXTS: Mapping[str, Any] = read_toml(Path(__file__).with_suffix(".toml"))
 
 MAX_TP, MAX_EP, MAX_PP = 8, 16, 4
+"""Largest degrees tried: tensor parallelism within a node, experts over two, four stages."""
+
 MAX_EXACT = 4096
 """Number of replicas up to which every number is tried."""
-"""Largest degrees tried: tensor parallelism within a node, experts over two, four stages."""
 
 SMALLER = ("fp8", "w4a16")
 """Precisions offered where those tried are too large or too slow."""
+
+CHUNK_SIZES = (512, 2048, 8192, 16_384)
+"""Token budgets tried besides the engine's default."""
+
+ROUTERS_TRIED = LEAST_OUTSTANDING, ROUND_ROBIN = "least_outstanding", "round_robin"
+SHARED_ROUTER = "cache_aware"
+"""Routers tried, the last where prompts share prefixes. `power_of_two` and `random` approximate
+the first with less knowledge."""
 
 DRAFT_TOKENS = (1, 3, 5)
 """Draft tokens per sequence and iteration."""
@@ -69,6 +78,9 @@ TAIL_REQUESTS = 50
 
 MIN_DURATION_S = 120.0
 """Least duration of such a load: a queue needs time to grow."""
+
+FEW_REQUESTS = 4000
+"""Requests of a faster, less exact answer."""
 
 ROUNDS = 10
 """Requests per client of a closed loop."""
@@ -89,6 +101,9 @@ ALTERNATIVES = (
     "replicas",
     "dtype",
     "scheduler",
+    "router",
+    "chunk_size",
+    "cache.prefix_caching",
     "speculation.method",
     "speculation.num_draft_tokens",
     "moe.backend",
@@ -119,7 +134,8 @@ def question_of(flags: ServingFlags) -> Question:
     if len(refused) == len(tried):
         raise UserError("\n".join(f"{gpu}: {why}" for gpu, why in refused.items()))
     load = _offered_load(flags)
-    grids, notes = _with_measured(grids_of(tried), flags.measured)
+    chunk_sizes = _chunk_sizes(flags)
+    grids, notes = _with_measured(grids_of(tried, chunk_sizes), flags.measured)
     is_tail = flags.percentile >= TAIL_PERCENTILE
     deadlines = tuple(
         Deadline(
@@ -147,8 +163,10 @@ def question_of(flags: ServingFlags) -> Question:
         device="gpu",
         copies="replicas",
         devices="total_gpus",
+        options=("router", "chunk_size", "cache.prefix_caching"),
         amounts=_amounts,
         prices=tuple(prices),
+        faster=_faster(load),
         budget=flags.budget,
         without_price="gpus",
         deadlines=deadlines,
@@ -175,6 +193,18 @@ def question_of(flags: ServingFlags) -> Question:
         ),
         target=lambda row: "dynamo" if row["pools.prefill_gpus"] else "kubernetes",
     )
+
+
+def _faster(load: OfferedLoad) -> str:
+    """Return the flag of a shorter load; empty if the load is short.
+
+    >>> _faster(OfferedLoad((None,), 0, 40_000))
+    '--requests 4000 (the first of 40,000)'
+    """
+    requests = load.requests or load.available
+    if requests < 2 * FEW_REQUESTS:
+        return ""
+    return f"--requests {FEW_REQUESTS} (the first of {requests:,})"
 
 
 def _check(flags: ServingFlags) -> None:
@@ -278,12 +308,20 @@ def _space(
     if any(method["speculation.method"] != NOTHING for method in methods):
         rules.append(f"pp = 1 OR speculation.method = '{NOTHING}'")
     hashed = is_trace(flags.workload) and load_trace(flags.workload, flags.requests).hashes
-    shared = {"sessions.system_prompt_tokens": flags.system_prompt, "cache.prefix_caching": True}
+    is_shared = bool(flags.system_prompt or hashed)
+    shared = {
+        "sessions.system_prompt_tokens": flags.system_prompt,
+        "cache.prefix_caching": [True, False],
+    }
+    routers = _routers(flags, is_shared=is_shared)
+    if len(routers) > 1:
+        rules.append(f"replicas > 1 OR pools.prefill_gpus > 0 OR router = '{routers[0]}'")
     return {
         "simulator": "serving",
         "axes": {
             "workload": flags.workload,
-            **(shared if flags.system_prompt or hashed else {}),
+            **(shared if is_shared else {}),
+            "router": routers,
             **parallelism,
             **backends,
             "qps": list(load.rates),
@@ -365,14 +403,48 @@ def _dtypes(gpu: Gpu, model: LanguageModel, asked: str) -> tuple[str, ...]:
     return supported((DEFAULT_DTYPE,)) or supported((OLDER_DTYPE,))
 
 
-def grids_of(gpus_tried: Sequence[GpuOptions]) -> list[dict[str, Any]]:
-    """Return a grid of precisions and engines for each model and GPU."""
-    return [
-        {"model": model, "gpu": [one.gpu], "dtype": list(dtypes), "scheduler": list(one.engines)}
-        for one in gpus_tried
-        for model, dtypes in one.dtypes.items()
-        if dtypes and not one.refused
-    ]
+def grids_of(
+    gpus_tried: Sequence[GpuOptions], chunk_sizes: Sequence[int | None]
+) -> list[dict[str, Any]]:
+    """Return a grid of precisions, engines and chunk sizes for each model and GPU.
+
+    Engines with the same default chunk size share a grid, which leaves that size out.
+    """
+    found = []
+    for one in gpus_tried:
+        default = {name: limits(name, one.gpu, tp=1)["chunk_size"] for name in one.engines}
+        for model, dtypes in one.dtypes.items():
+            if not dtypes or one.refused:
+                continue
+            grid = {"model": model, "gpu": [one.gpu], "dtype": list(dtypes)}
+            for tokens in dict.fromkeys(default.values()):
+                alike = [name for name in one.engines if default[name] == tokens]
+                tried = [size for size in chunk_sizes if size != tokens] or [None]
+                found.append({**grid, "scheduler": alike, "chunk_size": tried})
+    return found
+
+
+def _routers(flags: ServingFlags, *, is_shared: bool) -> list[str]:
+    """Return the routers to try, the default first; one if a router makes no difference."""
+    if flags.router != ANY:
+        return _named(flags.router, lambda name: _known(name, "--router", ROUTERS.names())[0])
+    if flags.gpus == 1:
+        return [ROUND_ROBIN]
+    return [*ROUTERS_TRIED, *([SHARED_ROUTER] if is_shared else [])]
+
+
+def _chunk_sizes(flags: ServingFlags) -> list[int | None]:
+    """Return the chunk sizes to try; None is the engine's default.
+
+    Raises:
+        UserError: a size is not a whole number above 0.
+    """
+    if flags.chunk_size == ANY:
+        return [None, *CHUNK_SIZES]
+    sizes = [number_in(word.strip()) for word in flags.chunk_size.split(",")]
+    if any(size is None or size < 1 or size % 1 for size in sizes):
+        raise UserError(f"--chunk-size {flags.chunk_size}: write tokens, as in 2048,8192")
+    return [int(size) for size in sizes if size is not None]
 
 
 def _with_measured(

@@ -31,7 +31,7 @@ from simulators.core.jit import Kernel, compile_all
 from simulators.evidence.lookup import fixed_stamp, notes_on
 from simulators.serving.answer.explain import batch_table, explained_request, request_table
 from simulators.serving.answer.metrics import ServingMetrics
-from simulators.serving.demand.workloads import is_trace
+from simulators.serving.demand.workloads import is_trace, load_trace
 from simulators.serving.deployment import Facts, deployment_of, describe
 from simulators.serving.engine.kv_transfer import CALIBRATION as TRANSFERS
 from simulators.serving.engine.limits import load_router, load_scheduler
@@ -194,7 +194,11 @@ class Serving:
     def cost_hint_s(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
         """Estimate: simulation time is proportional to the number of requests."""
         counts = numbers(batch, "requests").astype(np.float64)
-        event_s = PER_REQUEST_S * np.where(counts > 0.0, counts, TYPICAL_TRACE)
+        if (whole := counts == 0.0).any():
+            codes, names = categories(batch, "workload")
+            lengths = [_requests_of_trace(str(name)) for name in names]
+            counts = np.where(whole, np.array(lengths, np.float64)[codes], counts)
+        event_s = PER_REQUEST_S * counts
         return np.where(is_analytic(batch), STEADY_STATE_S, event_s)
 
 
@@ -206,10 +210,17 @@ PER_REQUEST_S = 5e-6
 STEADY_STATE_S = 15e-6
 """Typical CPU time of an analytic row in a large batch, with the time to store it."""
 
-TYPICAL_TRACE = 20_000.0
-"""Assumed number of requests of a whole trace."""
+TYPICAL_TRACE = 20_000
+"""Assumed number of requests of a trace that cannot be read."""
 
 SIMULATOR = Serving()
+
+
+def _requests_of_trace(workload: str) -> int:
+    try:
+        return load_trace(workload).prompt_tokens.size if is_trace(workload) else TYPICAL_TRACE
+    except UserError:
+        return TYPICAL_TRACE
 
 
 def is_analytic(batch: pa.RecordBatch) -> NDArray[np.bool_]:

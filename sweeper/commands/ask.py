@@ -50,12 +50,14 @@ from sweeper.report import evidence
 from sweeper.report.answers import Answers, point_of
 from sweeper.report.summary import elsewhere
 from sweeper.report.tables import print_table, print_words, write_text
-from sweeper.samplers._axis_searches import MinReplicasSearch
+from sweeper.samplers._min_replicas import MinReplicasSearch
 from sweeper.store.keys import SHOWN
 from sweeper.text import human, in_words, reason_in_words
 
 _SHORT_SWEEP_S = 2.0
 """CPU-seconds of work below which starting a worker process takes longer than the sweep."""
+_LONG_SWEEP_S = 600.0
+"""CPU-seconds of work from which the engine `auto` chooses, which starts Ray."""
 _CANDIDATES = 400
 """Number of cheapest designs per device whose probabilities are computed."""
 _MANY = 5
@@ -106,8 +108,7 @@ def answer_to(words: list[str]) -> Answer:
     file = Path(chosen.outputs) / "spaces" / f"{question.name}.yaml"
     said = (f"{key}: {json.dumps(value)}\n" for key, value in question.space.items())
     write_text(file, f"# {question.asks}\n{''.join(said)}")  # JSON is YAML
-    engine = [f"engine={chosen.engine_}", *(["engine.worth_s=120"] * (chosen.engine_ == "auto"))]
-    asked = asked_by([f"+space={file}", f"outputs={chosen.outputs}", *engine])
+    asked = asked_by([f"+space={file}", f"outputs={chosen.outputs}", f"engine={chosen.engine_}"])
     if sum(asked.sweep.space.removed().values()) == asked.sweep.space.size:
         raise UserError(question.too_large)
     store = asked.sweep.store
@@ -120,18 +121,23 @@ def answer_to(words: list[str]) -> Answer:
 def _fewest(asked: Asked, question: Question, slo: SloProbability, *, is_free: bool) -> Asked:
     """Return a sweep that searches for the fewest replicas, if the question has a replica axis.
 
-    The prefilter already loads the simulator in this process, so small sweeps also run here unless
-    the user named an engine.
+    The prefilter already loads the simulator in this process, so small sweeps also run here, and
+    larger ones on all cores, unless the user named an engine.
     """
     if not question.copies:
         return asked
     given = (*question.given, question.device)
-    sampler = MinReplicasSearch(question.copies, question.devices, given, slo)
+    sampler = MinReplicasSearch(question.copies, question.devices, given, slo, question.options)
     space, engine = asked.sweep.space, asked.sweep.engine
     guess = hinted(space) if is_free else None
-    if guess is not None and guess.point_s * sampler.size(space) < _SHORT_SWEEP_S:
-        engine = load_engine("inline")
-    return asked._replace(sweep=dataclasses.replace(asked.sweep, sampler=sampler, engine=engine))
+    if guess is not None:
+        work_s = guess.point_s / space.share * sampler.size(space)
+        if work_s < _LONG_SWEEP_S:
+            engine = load_engine("process", workers=0)
+        if work_s < _SHORT_SWEEP_S:
+            engine = load_engine("inline")
+    searched = dataclasses.replace(asked.sweep, sampler=sampler, engine=engine)
+    return asked._replace(sweep=searched, faster=question.faster)
 
 
 def asks_of(simulator: Simulator) -> Asks:
@@ -398,7 +404,8 @@ class Answer:
         ]
         if self.question.budget is not None:
             limits.append(f"at most {human(self.question.budget, '$')} an hour")
-        for line in (f"SLO: {', '.join(limits)}.", *self.question.notes, *self.last.notes):
+        notes = (self._searched_in_words(), *self.question.notes, *self.last.notes)
+        for line in (f"SLO: {', '.join(limits)}.", *notes):
             print_words(line)
         if bests:
             self._print_next(bests)
@@ -424,8 +431,22 @@ class Answer:
                 {**v.given, "device": v.device, "does": v.meets_slo, "why": v.why, "design": v.row}
                 for v in self.verdicts
             ],
+            "searched": dict(zip(("designs", "simulated"), self._searched, strict=True)),
             "notes": [*self.question.notes, *self.last.notes],
         }
+
+    @functools.cached_property
+    def _searched(self) -> tuple[int, int]:
+        """The number of designs that the constraints allow, and of those simulated."""
+        space = self.last.space
+        allowed = space.size - sum(space.removed().values())
+        return allowed, self.last.results.select(pl.len()).collect().item()
+
+    def _searched_in_words(self) -> str:
+        designs, simulated = self._searched
+        varied = [n.rpartition(".")[2] for n in self.last.space.varied if n != self.question.device]
+        names = f" of {', '.join(varied)}" if varied else ""
+        return f"Searched: {designs:,} designs{names}; {simulated:,} of them simulated."
 
     @functools.cached_property
     def _loads(self) -> list[tuple[Mapping[str, Any], list[Verdict], Verdict | None]]:

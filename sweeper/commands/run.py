@@ -23,7 +23,7 @@ from sweeper.engines.process import probed
 from sweeper.engines.task import Task
 from sweeper.report.answers import answers_to
 from sweeper.report.progress import Progress, shown
-from sweeper.report.run_folder import begin, demote, progress_of, write_manifest, write_progress
+from sweeper.report.run_folder import begin, demote, write_manifest, write_progress
 from sweeper.report.summary import Ended, print_ended
 from sweeper.report.tables import write_text
 from sweeper.space.design_space import DesignSpace
@@ -35,6 +35,8 @@ from sweeper.text import counted, duration, human
 
 _PATIENCE_S, _MOST_S = 0.2, 10.0
 """Time for which points are timed, and the largest time for a long sweep."""
+_LONG_S = 10.0
+"""Remaining time from which a faster choice is offered."""
 _COUNTED = 1 << 26
 """The largest batch that is counted exactly."""
 _BYTES = {"double": 8, "int64": 8, "bool": 1, "string": 2}
@@ -42,11 +44,12 @@ _BYTES = {"double": 8, "int64": 8, "bool": 1, "string": 2}
 
 
 class Asked(NamedTuple):
-    """A composed configuration and its sweep."""
+    """A composed configuration, its sweep, and a faster choice to offer where it takes long."""
 
     name: str
     sweep: Sweep
     written: Mapping[str, Any]
+    faster: str = ""
 
 
 def asked_by(words: list[str]) -> Asked:
@@ -111,14 +114,27 @@ def _answered(asked: Asked, folder: Path) -> Ended:
     allowed = space.size - sum(space.removed().values())
     most = min(sweep.sampler.size(space), allowed)
     progress = Progress(most, sweep.objectives)
+    rounds, is_offered = 0, False
     with shown(progress) as display:
 
         def say(line: str) -> None:
             said.append(line)
             display.say(line)
 
+        def offer() -> None:
+            nonlocal is_offered
+            left_s = progress.left_s
+            # The first round of a search says how many designs follow.
+            if asked.faster and not is_offered and rounds > 1 and (left_s or 0.0) > _LONG_S:
+                is_offered = True
+                say(
+                    f"{progress.done:,} of about {progress.total:,} designs done, about "
+                    f"{duration(left_s or 0.0)} left; faster, less exact: {asked.faster}"
+                )
+
         def watch(part: Part) -> None:
             display.watch(part)
+            offer()
             failed, most_failed = sum(progress.rows[s] for s in FAILURES), failures["max"]
             if most_failed is not None and failed > most_failed:
                 raise UserError(
@@ -126,15 +142,19 @@ def _answered(asked: Asked, folder: Path) -> Ended:
                     f"results are kept. Reasons: {dict(progress.reasons.most_common(3))}"
                 )
 
-        def expect(picked: Sequence[Batch], fresh: Sequence[Batch]) -> None:
+        def expect(picked: Sequence[Batch], fresh: Sequence[Batch], later: int | None) -> None:
+            nonlocal rounds
+            rounds += 1
             chosen, left = (_allowed_of(space, batches, allowed) for batches in (picked, fresh))
-            if chosen >= most:
+            if later is not None:
+                progress.answered += chosen - left
+                progress.total = progress.done + left + later
+            elif chosen >= most:
                 progress.answered, progress.total = max(most - left, 0), left
             # The size of a search is a guess, which a round can exceed.
             progress.total = max(progress.total, progress.done + left)
-            if progress_of(folder) is None:
-                write_progress(folder, {"answered": progress.answered, "to_do": progress.total})
-            if progress.answered:
+            write_progress(folder, {"answered": progress.answered, "to_do": progress.total})
+            if progress.answered and later is None:
                 say(
                     f"{counted(progress.answered, 'design')} stored already, "
                     f"{progress.total:,} to simulate"

@@ -79,6 +79,12 @@ class Progress:
         """Seconds since the sweep began."""
         return time.perf_counter() - self.started
 
+    @property
+    def left_s(self) -> float | None:
+        """Expected seconds to the end; None before the pace is known."""
+        rate = self._rate()
+        return None if rate is None else max(self.total - self.done, 0) / rate
+
     def line(self, width: int | None = None) -> str:
         """Return the state in one line of at most `width` characters."""
         done, rate = self.done, self._rate()  # parts may arrive meanwhile

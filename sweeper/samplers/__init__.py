@@ -2,8 +2,8 @@
 
 A sampler is chosen by the name of its file (`grid`, `random`, `nsga2`); its fields are its options
 on the command line. A `SearchSampler` has `search` in place of `rounds` and is run by
-`_search_driver`. The samplers of `_axis_searches` are not chosen by name: an axis of the space or a
-question asks for them.
+`_search_driver`. The samplers of `_axis_searches` and `_min_replicas` are not chosen by name: an
+axis of the space or a question asks for them.
 """
 
 from __future__ import annotations
@@ -34,6 +34,14 @@ class Sampler(Protocol):
 
     def size(self, space: DesignSpace) -> int:
         """Return the number of points that are picked, before constraints."""
+
+
+class Round(list[Batch]):
+    """The batches of one round of a search, and the expected number of points of later rounds."""
+
+    def __init__(self, batches: Iterable[Batch], later: int) -> None:
+        super().__init__(batches)
+        self.later = later
 
 
 MEETS, SIMULATED, IMPOSSIBLE = 0, 1, 2

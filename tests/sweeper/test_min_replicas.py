@@ -18,7 +18,7 @@ from sweeper.commands.ask import parsed
 from sweeper.engines.task import evaluate
 from sweeper.query.pareto import qualifying
 from sweeper.questions import QUESTIONS, Asks, known_beside
-from sweeper.samplers._axis_searches import MinReplicasSearch
+from sweeper.samplers._min_replicas import MinReplicasSearch
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.points import numbers
 from sweeper.sweep import Sweep

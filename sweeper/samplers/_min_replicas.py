@@ -1,0 +1,459 @@
+"""The fewest replicas with which any design meets its requirement.
+
+A design is a combination of all axes but the replica axis; each combination of the given axes
+(model, load, gpu) has an answer. The constraints leave each design an interval of sizes.
+
+Designs with default options (the first value of each option axis) come first. The most promising of
+them, by a cheap model (`prefilter`), are tried at a predicted size, then bisected together; all
+others are tried once, at their largest size below the answer. Then single options are changed in
+designs that miss by little, at sizes below the answer, and options that helped are combined. An
+answer is proved when every design has failed at its largest size below the answer. Bursts and
+routers can break monotonicity slightly, so near misses are also tried with one and two replicas
+less, and the answer with one more.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from simulators.core.jit import Floats, Ints
+from sweeper.samplers import Results, Round
+from sweeper.samplers._axis_searches import at_first_value
+from sweeper.samplers._search_driver import answers_at
+from sweeper.samplers.random import in_blocks
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.points import Batch, Index, Mask
+
+_PER_ROUND = 24  # designs tried per round and answer, the most promising first
+_LEADERS = 8  # designs with default options that are bisected from the start
+_NEAR_MISS = 1.1  # a design that misses by less than this factor is tried with fewer replicas ...
+_FEWER = 2  # ... by at most this number
+_PROMISING = 1.5  # designs that missed by less than this factor are tried before untried ones
+_HOPELESS = 1.25  # predicted factor from which only the best design of an answer is tried
+_TUNABLE = 1.5  # options are changed in designs that miss by less than this factor
+_HARMFUL = 1.05  # options that raise the miss by more than this factor are not combined
+_AMPLE = 0.5  # a design that needs less than this share of its deadlines needs no comparison
+_EQUAL_SIZE = 48  # largest number of designs of the answer's size that are compared
+_GROWTH = 1.2  # factor of the devices where promising designs miss and none meets
+_NO_PROBES = np.empty((0, 2), np.int64)
+_FOREKNOWN = 1.3  # typical ratio of a simulated miss to the predicted lower bound
+_FORECAST_S = 1.0  # least time between two forecasts of the points to come
+_FORECAST_ROUNDS = 200  # most rounds of a forecast
+
+
+class Requirement(Protocol):
+    """A condition on a design, measured by the factor by which the design misses it."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that `misses` needs."""
+
+    def misses(self, rows: pl.DataFrame) -> Floats:
+        """Return the factor by which each row misses the requirement; at most 1 where it is met."""
+
+    def prefilter(self, batch: pa.RecordBatch) -> Floats:
+        """Return a lower bound of the factor from a cheap model; 1 where it is unknown."""
+
+
+@dataclass(frozen=True)
+class MinReplicasSearch:
+    """Searches the fewest replicas over all designs of an answer together.
+
+    Args:
+        axis: the number of replicas; its values ascend.
+        devices: the derived column of the devices of all replicas.
+        given: columns; each combination of their values has an answer.
+        requirement: condition on a design.
+        options: axes whose first value is the default and whose other values matter little.
+    """
+
+    axis: str
+    devices: str
+    given: tuple[str, ...]
+    requirement: Requirement
+    options: tuple[str, ...] = ()
+
+    def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:
+        """Yield rounds of points to evaluate until the smallest of each answer is proved."""
+        state, later, forecast_s = self._initial_state(space), 0, -math.inf
+        while len(probes := state.next_probes()):
+            index = state.number(*probes.T)
+            later = max(later - len(probes), 0)
+            if time.monotonic() - forecast_s > _FORECAST_S:
+                later, forecast_s = state.forecast() - len(probes), time.monotonic()
+            yield Round(list(in_blocks(index)), max(later, 0))
+            state.learn(probes, self._misses(space, results(), index))
+
+    def size(self, space: DesignSpace) -> int:
+        """Return the rough number of points that are picked: most designs fail once."""
+        options = math.prod(len(dict.fromkeys(space.axes[name])) for name in self.options)
+        return max(1, space.size // len(space.axes[self.axis]) // options)
+
+    def _initial_state(self, space: DesignSpace) -> SearchState:
+        """Return all designs, with the sizes that constraints and the prefilter leave."""
+        sizes = np.array(space.axes[self.axis], np.float64)
+        first, step = at_first_value(space, self.axis)
+        low, end = _intervals(space, first, step, len(sizes))
+        first, low, end = (a[end > low] for a in (first, low, end))
+        devices = space.derive(first)[self.devices].to_numpy(zero_copy_only=False)
+        answer = _numbered(space.points(first).select(self.given))
+        rest = [n for n in space.varied if n not in (self.axis, *self.options)]
+        state = SearchState(
+            first,
+            step,
+            devices.astype(np.float64) / sizes[0],
+            sizes,
+            (low, end),
+            answer,
+            _numbered(space.points(first).select([*dict.fromkeys([*self.given, *rest])])),
+            self._options(space, first),
+        )
+        self._prefilter(space, state)
+        return state
+
+    def _options(self, space: DesignSpace, first: Index) -> Ints:
+        """Return the place of the value of each option, one row a design; 0 is the default."""
+        points, found = space.points(first), np.zeros((len(first), len(self.options)), np.int64)
+        for column, name in enumerate(self.options):
+            places = {value: i for i, value in enumerate(dict.fromkeys(space.axes[name]))}
+            found[:, column] = [places[value] for value in points[name].to_list()]
+        return found
+
+    def _prefilter(self, space: DesignSpace, state: SearchState) -> None:
+        """Predict default designs at their largest size, then half of that, and so on."""
+        designs = np.flatnonzero(state.is_default)
+        place = state.end[designs] - 1
+        while len(designs):
+            index = state.number(designs, place)
+            order = np.argsort(index)
+            factors = np.empty(len(index))
+            factors[order] = self.requirement.prefilter(space.batch(index[order]))
+            state.predict(designs, place, factors)
+            further = (factors <= _HOPELESS) & (place > state.low[designs])
+            designs, place = designs[further], (place[further] + 1) // 2 - 1
+            place = np.maximum(place, state.low[designs])
+        state.keep_nearest()
+
+    def _misses(self, space: DesignSpace, results: pl.LazyFrame, index: Index) -> Floats:
+        """Return the factor by which each point misses; infinity if it is infeasible."""
+        needed = results.select(*space.axes, "status", *self.requirement.columns)
+        rows = answers_at(space, needed, index)
+        ok = (rows["status"].cast(pl.String) == "ok").fill_null(value=False)
+        return np.where(ok, self.requirement.misses(rows), np.inf)
+
+
+def _numbered(rows: pl.DataFrame) -> Ints:
+    """Return a number from 0 for each distinct row."""
+    found = rows.select(pl.struct(pl.all()).rank("dense").alias("__number"))["__number"]
+    return found.to_numpy().astype(np.int64) - 1
+
+
+def _intervals(space: DesignSpace, first: Index, step: int, sizes: int) -> tuple[Index, Index]:
+    """Return the places of the first allowed size of each design, and behind the last one.
+
+    The interval of a design is found if it holds place 0, 1, 3, 7, ... or the last place.
+    """
+
+    def is_allowed(designs: Index, places: Index) -> Mask:
+        kept = space.kept(first[designs] + step * places)
+        return np.ones(len(designs), bool) if kept is None else kept
+
+    powers = 1 << np.arange(sizes.bit_length())
+    low, refused = np.full(len(first), sizes), np.full(len(first), -1)
+    unknown = np.arange(len(first))
+    for place in dict.fromkeys(np.minimum(powers, sizes) - 1):
+        found = is_allowed(unknown, np.full(len(unknown), place))
+        low[unknown[found]], refused[unknown[~found]] = place, place
+        unknown = unknown[~found]
+    end = np.where(low < sizes, low + 1, low)
+    for more in powers[::-1]:
+        tried = np.flatnonzero((end > low) & (end + more <= sizes))
+        end[tried[is_allowed(tried, end[tried] + more - 1)]] += more
+    for less in powers[::-1]:
+        tried = np.flatnonzero((end > low) & (low - less > refused))
+        low[tried[is_allowed(tried, low[tried] - less)]] -= less
+    return low, end
+
+
+class SearchState:
+    """State of the search: a range of sizes per design; a size is a number of replicas.
+
+    Args:
+        first: number of the point of each design at the smallest size.
+        step: distance of the numbers of neighbouring sizes.
+        unit: devices of one replica of each design.
+        sizes: the ascending sizes.
+        interval: places of the first allowed size of each design, and behind the last one.
+        answer: number of the answer of each design.
+        group: equal for designs that differ in options alone.
+        options: values of the options of each design, a row each; 0 is the default.
+    """
+
+    def __init__(
+        self,
+        first: Index,
+        step: int,
+        unit: Floats,
+        sizes: Floats,
+        interval: tuple[Index, Index],
+        answer: Ints,
+        group: Ints,
+        options: Ints,
+    ) -> None:
+        self.first, self.step, self.unit, self.sizes = first, step, unit, sizes
+        self.low, self.end, self.answer = *interval, answer
+        self.start = self.low.copy()  # the smallest size that is neither hopeless nor failed
+        keys = np.column_stack((group, options)).tolist()
+        known = {tuple(key): design for design, key in enumerate(keys)}
+        none = (0,) * options.shape[1]
+        self.base = np.array([known.get((key[0], *none), i) for i, key in enumerate(keys)], int)
+        self.is_default = self.base == np.arange(len(first))
+        self.changed = np.where(self.is_default, 0, (options > 0).sum(axis=1))
+        self.singles: list[list[int]] = [[] for _ in keys]  # of designs with several changes ...
+        for design in np.flatnonzero(self.changed > 1).tolist():  # ... those with one of them
+            g, *row = keys[design]
+            for column in np.flatnonzero(row).tolist():
+                one = (value if i == column else 0 for i, value in enumerate(row))
+                self.singles[design].append(known.get((g, *one), -1))
+        self.miss: list[dict[int, float]] = [{} for _ in range(len(first))]  # by place of the size
+        self.predicted: list[dict[int, float]] = [{} for _ in range(len(first))]  # likewise
+        self.least_miss = np.full(len(first), np.inf)
+        self.smallest = np.full(len(first), np.inf)  # devices of the smallest promising size
+        answers = int(answer.max()) + 1 if len(answer) else 0
+        self.best = np.full(answers, np.inf)  # fewest devices so far
+        self._rounds = np.zeros(answers, np.int64)
+        self._stride = np.ones(answers)  # devices below the best at which options are tried
+        self._compared = np.zeros(answers, bool)
+        self._leads = np.zeros(len(first), bool)  # designs that are bisected
+        self._hopeless = self.low.copy()  # the place of the first size that is not excluded
+
+    def number(self, designs: Index, places: Index) -> Index:
+        """Return the numbers of points."""
+        return self.first[designs] + self.step * places
+
+    def predict(self, designs: Index, places: Index, factors: Floats) -> None:
+        """Record predicted factors; a hopeless size excludes itself and smaller sizes."""
+        for design, place, factor in zip(
+            designs.tolist(), places.tolist(), factors.tolist(), strict=True
+        ):
+            self.predicted[design][place] = factor
+        is_hopeless = factors > _HOPELESS
+        self._hopeless[designs[is_hopeless]] = places[is_hopeless] + 1
+        hopeful, at = designs[~is_hopeless], places[~is_hopeless]
+        self.smallest[hopeful] = self.unit[hopeful] * self.sizes[at]
+
+    def keep_nearest(self) -> None:
+        """Keep the largest size of the best design of every answer without another size."""
+        self._hopeless = np.maximum(self._hopeless, self._hopeless[self.base])
+        least = np.array([min(p.values(), default=math.inf) for p in self.predicted])
+        for answer in range(len(self.best)):
+            mine = np.flatnonzero((self.answer == answer) & self.is_default)
+            if (self._hopeless[mine] >= self.end[mine]).all():
+                nearest = mine[np.argmin(least[mine])]
+                self._hopeless[nearest] = self.end[nearest] - 1
+                if np.isfinite(least[nearest]):
+                    self.smallest[nearest] = self.unit[nearest] * self.sizes[self.end[nearest] - 1]
+            hopeful = mine[self._hopeless[mine] < self.end[mine]]
+            self._leads[hopeful[self._promising(hopeful)[:_LEADERS]]] = True
+        self.start = self._hopeless.copy()
+
+    def learn(self, probes: Index, factors: Floats) -> None:
+        """Record the factors by which probes missed; an infeasible probe rules out its design."""
+        before = self.best.copy()
+        asked = np.unique(self.answer[probes[:, 0]])
+        for (design, place), factor in zip(probes.tolist(), factors.tolist(), strict=True):
+            self.miss[design][place] = factor
+            self.least_miss[design] = min(self.least_miss[design], factor)
+            answer = self.answer[design]
+            if factor <= 1.0:
+                devices = self.unit[design] * self.sizes[place]
+                self.best[answer] = min(self.best[answer], devices)
+                self._leads[design] = True
+            elif factor == math.inf:
+                self.miss[design] = dict.fromkeys(self.miss[design], math.inf)
+                self.least_miss[design] = math.inf
+                self.start[design] = self._hopeless[design] = self.end[design]
+            else:
+                self.start[design] = max(self.start[design], place + 1)
+                if factor > _PROMISING and self.best[answer] < np.inf:
+                    self._leads[design] = False
+        self._rounds[asked] += 1
+        fell = self.best[asked] < before[asked]
+        self._stride[asked] = np.where(fell, 2 * self._stride[asked], 1.0)
+
+    def next_probes(self) -> Index:
+        """Return the next probes of every answer, as pairs of a design and a column."""
+        found = [_NO_PROBES]
+        for answer in range(len(self.best)):
+            steps = (self._bisection, self._near_misses, self._other_options, self._equal_sizes)
+            found.append(next((p for p in (s(answer) for s in steps) if len(p)), _NO_PROBES))
+        return np.concatenate(found)
+
+    def forecast(self) -> int:
+        """Return the number of points to come, if designs miss as predicted."""
+        ratios = [
+            factor / expected
+            for design in np.flatnonzero(self.is_default).tolist()
+            for place, factor in self.miss[design].items()
+            if factor < math.inf and 0.0 < (expected := self._expected(design, place)) < math.inf
+        ]
+        scale = float(np.median(ratios)) if ratios else _FOREKNOWN
+        state, points = copy.copy(self), 0
+        for name in ("start", "best", "least_miss", "_rounds", "_stride", "_compared", "_leads"):
+            setattr(state, name, getattr(self, name).copy())
+        state._hopeless = self._hopeless.copy()
+        state.miss = [dict(known) for known in self.miss]
+        for _ in range(_FORECAST_ROUNDS):
+            if not len(probes := state.next_probes()):
+                break
+            points += len(probes)
+            factors = np.array(
+                [self._expected(self.base[design], place) for design, place in probes.tolist()]
+            )
+            # Half of the changed options are expected to do harm.
+            does_harm = (self.changed[probes[:, 0]] == 1) & (probes[:, 0] % 2 == 0)
+            factors *= np.where(does_harm, scale * _HARMFUL, scale)
+            state.learn(probes, factors)
+        return points
+
+    def _expected(self, design: int, place: int) -> float:
+        """Return the predicted factor at a size, interpolated between powers of two."""
+        known = self.predicted[design]
+        if not known:
+            return 1.0
+        places = np.array(sorted(known))
+        factors = np.clip([known[p] for p in places.tolist()], 1e-9, 1e9)
+        sizes = np.log(self.sizes[places])
+        return float(np.exp(np.interp(math.log(self.sizes[place]), sizes, np.log(factors))))
+
+    def _ends(self, designs: Index) -> Index:
+        """Return the place behind the largest size of each design below the answer."""
+        below = np.searchsorted(self.sizes, self.best[self.answer[designs]] / self.unit[designs])
+        ends: Index = np.minimum(self.end[designs], below)
+        return ends
+
+    def _bisection(self, answer: int) -> Index:
+        """Return default designs at a size below the best: leaders bisect, others go last."""
+        designs = np.flatnonzero((self.answer == answer) & self.is_default)
+        end = self._ends(designs)
+        is_open = self.start[designs] < end
+        designs, end = designs[is_open], end[is_open]
+        if not len(designs):
+            return _NO_PROBES
+        if not (leads := self._leads[designs]).any():
+            order = self._promising(designs)[:_PER_ROUND]
+            return np.column_stack((designs, end - 1))[order]
+        designs, end = designs[leads], end[leads]
+        start, unit = self.start[designs], self.unit[designs]
+        low, high = (unit * self.sizes[start]).min(), (unit * self.sizes[end - 1]).max()
+        target = max(low, math.floor(math.sqrt(low * high)))
+        if self.best[answer] == np.inf:
+            target = self._first_target(designs, low, high)
+        place = np.minimum(np.searchsorted(self.sizes, target / unit, side="right"), end) - 1
+        designs, place = designs[place >= start], place[place >= start]
+        return np.column_stack((designs, place))[self._promising(designs)[:_PER_ROUND]]
+
+    def _first_target(self, designs: Index, low: float, high: float) -> float:
+        """Return the devices to try until a design meets the requirement."""
+        if not any(self.miss[design] for design in designs.tolist()):
+            return max(low, float(self.smallest[designs].min()))
+        least = self.least_miss[designs].min()
+        return min(high, low * max(least, _GROWTH)) if least < _PROMISING else high
+
+    def _promising(self, designs: Index) -> Index:
+        """Return an order of designs: near misses, untried designs by prediction, the rest."""
+        miss = self.least_miss[designs]
+        untried = np.array([not self.miss[design] for design in designs.tolist()], bool)
+        rank = np.where(untried, 1, np.where(miss < _PROMISING, 0, 2))
+        order: Index = np.lexsort((np.where(untried, self.smallest[designs], miss), rank))
+        return order
+
+    def _near_misses(self, answer: int) -> Index:
+        is_near = (self.answer == answer) & (self.least_miss < _NEAR_MISS) & self.is_default
+        found = {
+            (design, place - less)
+            for design in np.flatnonzero(is_near).tolist()
+            for place, factor in self.miss[design].items()
+            if 1.0 < factor < _NEAR_MISS
+            for less in range(1, _FEWER + 1)
+            if self._is_open(design, place - less)
+        }
+        return np.array(sorted(found), np.int64).reshape(-1, 2)
+
+    def _other_options(self, answer: int) -> Index:
+        """Return designs with other options, below the best size by a stride that grows."""
+        designs = np.flatnonzero((self.answer == answer) & ~self.is_default)
+        end = self._ends(designs)
+        is_open = self.start[designs] < end
+        designs, end = designs[is_open], end[is_open]
+        pairs = zip(designs.tolist(), (end - 1).tolist(), strict=True)
+        miss = np.array([self._base_miss(*pair) for pair in pairs], np.float64)
+        is_tunable = miss < _TUNABLE
+        is_tunable &= np.array([self._is_combined(d) for d in designs.tolist()], bool)
+        designs, end, miss = designs[is_tunable], end[is_tunable], miss[is_tunable]
+        place = end - 1
+        if len(designs) and self._stride[answer] > 1.0 and self.best[answer] < np.inf:
+            target = self.best[answer] - self._stride[answer] * self.unit[designs].min()
+            lower = np.searchsorted(self.sizes, target / self.unit[designs], side="right") - 1
+            if (lower >= self.start[designs]).any():
+                place = np.minimum(place, lower)
+        rows = np.flatnonzero(place >= self.start[designs])
+        order = rows[np.lexsort((miss[rows], self.changed[designs[rows]]))][:_PER_ROUND]
+        return np.column_stack((designs, place))[order]
+
+    def _base_miss(self, design: int, place: int) -> float:
+        """Return a lower bound of the default design's miss at a size; 1 where it is unknown."""
+        known = self.miss[self.base[design]]
+        return known[min(larger)] if (larger := [p for p in known if p >= place]) else 1.0
+
+    def _is_combined(self, design: int) -> bool:
+        """Return whether no changed option alone raises the miss; True for one changed option."""
+        base = self.miss[self.base[design]]
+        return all(
+            single >= 0
+            and any(
+                factor < _HARMFUL * base[place]
+                for place, factor in self.miss[single].items()
+                if place in base
+            )
+            for single in self.singles[design]
+        )
+
+    def _equal_sizes(self, answer: int) -> Index:
+        """Return, once, designs of the best size, and the best designs with one more replica.
+
+        A design with ample room needs no comparison.
+        """
+        best = self.best[answer]
+        if self._compared[answer] or best == np.inf:
+            return _NO_PROBES
+        self._compared[answer] = True
+        place = np.minimum(np.searchsorted(self.sizes, best / self.unit), len(self.sizes) - 1)
+        is_equal = (self.answer == answer) & (self.unit * self.sizes[place] == best)
+        met = {
+            (d, p): self.miss[d][p]
+            for d in np.flatnonzero(is_equal).tolist()
+            if self.miss[d].get(p := int(place[d]), math.inf) <= 1.0
+        }
+        if min(met.values()) < _AMPLE:
+            return _NO_PROBES
+        bases = {self.base[d] for d, _ in sorted(met, key=met.__getitem__)[:1]}
+        is_equal &= self.is_default | (np.isin(self.base, [*bases]) & (self.changed == 1))
+        pairs = [(d, int(place[d])) for d in np.flatnonzero(is_equal).tolist()]
+        same = np.array([pair for pair in pairs if self._is_open(*pair)], np.int64).reshape(-1, 2)
+        larger = [(d, p + 1) for d, p in met if self._is_open(d, p + 1)][:_EQUAL_SIZE]
+        order = self._promising(same[:, 0])[:_EQUAL_SIZE]
+        return np.concatenate([same[order], np.array(larger, np.int64).reshape(-1, 2)])
+
+    def _is_open(self, design: int, place: int) -> bool:
+        is_allowed = self._hopeless[design] <= place < self.end[design]
+        return bool(is_allowed and place not in self.miss[design])
