@@ -431,7 +431,7 @@ class SearchState:
     def _equal_sizes(self, answer: int) -> Index:
         """Return, once, designs of the best size, and the best designs with one more replica.
 
-        A design with ample room needs no comparison.
+        A design that needs less than half of its deadlines is not compared.
         """
         best = self.best[answer]
         if self._compared[answer] or best == np.inf:
