@@ -96,7 +96,7 @@ def write_load(file: Path, lengths: str, arrivals: str, qps: float) -> None:
 
 
 def check_answer(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Simulate every design cheaper than the answer by one percent: no such design is sufficient."""
+    """Simulate every design one percent cheaper than the answer: no such design is sufficient."""
     assert main(["ask", *words, "--json"]) == 0
     printed = capsys.readouterr().out
     answer = json.loads(printed[printed.index("{\n") :])
