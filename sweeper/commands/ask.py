@@ -52,6 +52,7 @@ from sweeper.report.summary import elsewhere
 from sweeper.report.tables import print_table, print_words, write_text
 from sweeper.samplers._min_replicas import MinReplicasSearch
 from sweeper.store.keys import SHOWN
+from sweeper.store.store import Store
 from sweeper.text import human, in_words, reason_in_words
 
 _SHORT_SWEEP_S = 2.0
@@ -111,11 +112,14 @@ def answer_to(words: list[str]) -> Answer:
     asked = asked_by([f"+space={file}", f"outputs={chosen.outputs}", f"engine={chosen.engine_}"])
     if sum(asked.sweep.space.removed().values()) == asked.sweep.space.size:
         raise UserError(question.too_large)
-    store = asked.sweep.store
-    kept = None if "://" in store.folder else Path(store.folder, "prefilter", store.definition.id)
-    slo = SloProbability(question, chosen.confidence, chosen.band, kept)
+    slo = SloProbability(question, chosen.confidence, chosen.band, _kept(asked.sweep.store))
     last = sweep(_fewest(asked, question, slo, is_free=chosen.engine_ == "auto")).answers
     return Answer(question, last, verdicts(question, last, slo), chosen)
+
+
+def _kept(store: Store) -> Path | None:
+    """Return the folder of what an answer needs beside the rows; None for a remote store."""
+    return None if "://" in store.folder else Path(store.folder, "prefilter", store.definition.id)
 
 
 def _fewest(asked: Asked, question: Question, slo: SloProbability, *, is_free: bool) -> Asked:
@@ -581,13 +585,22 @@ class Answer:
             widest = f" (widest: a factor of {max(intervals.values()):.2g})" if is_by_sheet else ""
             print_words(f"90 % prediction interval: {', '.join(intervals)}{widest}.")
         if shares := evidence.shares_in_words(evidence.shares_of_row(row)):
-            print_words(
-                f"Time by evidence: {shares}{evidence.weakest_in_words(last.simulator, row)}."
-            )
+            print_words(f"Time by evidence: {shares}{self._weakest(row)}.")
         for second in self._alternatives(best):
             print_words(self._alternative(row, second))
         for prices in question.prices[1:]:
             self._print_other_prices(best, found, prices)
+
+    def _weakest(self, row: Row) -> str:
+        """Return the operator with the weakest evidence as text, which is kept with the rows."""
+        kept = _kept(self.last.store)
+        file = kept / f"{row['key']}.txt" if kept else None
+        if file and file.is_file():
+            return file.read_text(encoding="utf-8")
+        said = evidence.weakest_in_words(self.last.simulator, row)
+        if file:
+            write_text(file, said)
+        return said
 
     def _basis(self, row: Row) -> str:
         if row["stated"]:

@@ -92,10 +92,10 @@ class Answers:
         rows = seen.collect().to_dicts()[0]
         count, lacking = rows.pop("len"), []
         for name, values in rows.items():
-            if len(values) < len(set(self.space.axes[name])) and len(values) <= _FEW:
+            if values and len(values) < len(set(self.space.axes[name])) and len(values) <= _FEW:
                 ordered = [v for v in dict.fromkeys(self.space.axes[name]) if v in values]
                 said = " and ".join(self.human(name, v) for v in ordered)
-                lacking.append(f"{name} {said} only")
+                lacking.append(f"so far only {name} {said}")
         total = f" of {self.points:,}" if self.points else ""
         return f"{count:,}{total} points done" + "".join(f", {said}" for said in lacking)
 

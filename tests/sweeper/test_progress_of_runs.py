@@ -42,7 +42,8 @@ def test_interrupted_run_reports_its_progress(
     capsys.readouterr()
     assert main(command.split()) == 0
     said = capsys.readouterr().out
-    assert said.startswith("This run of toy has not finished: 8 of 800 points done, x 1 m only")
+    unfinished = "This run of toy has not finished: 8 of 800 points done, so far only x 1 m"
+    assert said.startswith(unfinished)
 
 
 @pytest.mark.usefixtures("stopped")
