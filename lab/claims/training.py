@@ -6,6 +6,7 @@ are no official results.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,16 +20,20 @@ from lab.claims.claim import Cells, figures, predict, together
 from lab.fits import training as fits
 from lab.scenarios import find
 from lab.tables.rows import Record, read_records
-from lab.tables.training import TrainingSubmission, iterations, submissions
+from lab.tables.training import FACTS, TrainingSubmission, iterations, submissions
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.core.calibration import read_calibration
+from simulators.core.columns import batch_of
 from simulators.training import job as jobs
 from simulators.training.communication import cp_comm_s
 from simulators.training.job import Job
+from simulators.training.memory import RESERVED_BYTES, rank_memory
 from simulators.training.operators import ATTENTION, FORWARD, INPUTS, SCORES, pieces
+from simulators.training.point import TrainingPoint
 from simulators.training.schedule import ONE_F_ONE_B, play, sorted_tasks
+from simulators.training.simulator import SIMULATOR
 from simulators.training.step import steps, work_of
 
 RINGS = "training_modern/ring_attention_8gpu.parquet"
@@ -155,6 +160,51 @@ def measured_steps(reference: Path) -> Iterator[Cells]:
         ]
 
     return predict(rows, answer)
+
+
+def published(_reference: Path) -> Iterator[Cells]:
+    """Yield the figures of published runs, each with its own plan."""
+    runs = FACTS.published
+    points = [{"oom_limit": 1.0, **run["point"]} for run in runs]
+    for run, answer in zip(runs, _answers(points), strict=True):
+        predicted, gpus = answer[run["figure"]], _gpus(run["point"])
+        label = f"{gpus} GPUs"
+        yield {"run": run["run"], "predicted": predicted, "measured": run["value"], "label": label}
+
+
+def peaks(_reference: Path) -> Iterator[Cells]:
+    """Yield peak memory of published plans, without what PyTorch does not reserve itself."""
+    usual = {"gpu": "h100_sxm", "zero": 3, "sequence": 8192, "cross_entropy": "eager"}
+    plans = [dict(plan) for plan in FACTS.peaks["plans"]]
+    measured = [plan.pop("gib") * FACTS.peaks["gib"] for plan in plans]
+    points = [{**usual, "oom_limit": 1.0, **plan} for plan in plans]
+    for plan, peak, answer in zip(plans, measured, _answers(points), strict=True):
+        yield {
+            "is_split": plan.get("tp", 1) > 1,
+            "predicted": answer["memory_bytes"] - RESERVED_BYTES,
+            "measured": peak,
+            "label": f"{plan['model']} on {_gpus(plan)}",
+        }
+
+
+def _answers(points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = SIMULATOR.evaluate(
+        batch_of(TrainingPoint, *(vars(TrainingPoint(**point)) for point in points))
+    ).to_pylist()
+    return found
+
+
+def _gpus(point: Mapping[str, Any]) -> int:
+    return math.prod(int(point.get(name, 1)) for name in ("tp", "pp", "dp", "cp"))
+
+
+def admitted(reference: Path) -> Iterator[Cells]:
+    """Yield whether each measured step has a plan that fits its GPU's memory."""
+    for one in fits.priced_steps(reference):
+        if not one.step.is_flagged:
+            needed = rank_memory(one.step.job, one.step.plans).total.min()
+            has = one.step.job.gpu.hbm_bytes
+            yield {"fits": needed <= has, "predicted": needed, "measured": has}
 
 
 def _held_out(

@@ -19,7 +19,7 @@ import polars as pl
 from lab.tables.records import GPUS, extra_model, file_of, is_gpu, is_model, records
 from lab.tables.rows import Record, read_frame, read_records
 from simulators.catalog.cluster import cluster_for
-from simulators.catalog.gpu import load_gpu
+from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.core.folder import read_toml
 from simulators.training import job as jobs
@@ -38,8 +38,16 @@ UNSTATED_PLANS = tuple((mbs, chunks) for mbs in (1, 2, 4, 8) for chunks in (1, 2
 SUMMARY = file_of("mlperf_training")
 LORA, BERT, GPT3 = "llama2_70b_lora", "bert", "gpt3"
 
-FLOATS = ("micro_batch", "gradient_bytes", "again", "host_adam_per_s")
-USUAL_PLAN = {"again": 0.0, "offloads": 0, "host_adam_per_s": 1.0}
+FLOATS = (
+    *("micro_batch", "gradient_bytes", "again", "host_adam_per_s", "moment_bytes", "offloaded"),
+)
+USUAL_PLAN = {
+    "again": 0.0,
+    "offloads": 0,
+    "host_adam_per_s": 1.0,
+    "moment_bytes": BYTES["fp32"],
+    "offloaded": 0.0,
+}
 
 
 def plans_of(**fields: Any) -> Plans:
@@ -103,15 +111,15 @@ def _step(row: Record, reason: str, peer: Mapping[str, Any]) -> MeasuredStep | N
     model, gpu_name = _model(row, name, source), FACTS.gpus.get(row.gpu, "")
     if model is None or not is_gpu(gpu_name) or row.precision not in FACTS.dtypes:
         return None
-    gpu = load_gpu(gpu_name)
+    gpu = _gpu(row.gpu, gpu_name)
     tp, pp, cp, ep = (int(row[n] or 1) for n in ("tp", "pp", "cp", "ep"))
-    plans = _plans(row, source, peer, pp, int(row.gpus) // (tp * pp * cp), cp)
+    recipe = recipe_of(row, source, model.name, gpu.name)
+    plans = _plans(row, source, peer, pp, int(row.gpus) // (tp * pp * cp), cp, recipe)
     if plans is None:
         return None
     is_of_2021 = any(word in row.software for word in ("2021", "v2.5", "DeepSpeed"))
     is_sharded = "sequence" in (row.recompute or "") if source == PAPERS else tp > 1
-    release = re.match(r"(\d\d\.\d\d)\S* NeMo Container", row.software)
-    has_graphs = release is not None and float(release[1]) >= FACTS.graphs_since
+    has_graphs = release_of(row.software) >= FACTS.graphs_since
     job = Job(
         model=model,
         gpu=gpu,
@@ -122,7 +130,10 @@ def _step(row: Record, reason: str, peer: Mapping[str, Any]) -> MeasuredStep | N
         cp=cp,
         ep=ep,
         sequence_parallel=is_sharded,
-        attention=FACTS.attention.get(source, jobs.FLASH),
+        attention=recipe.get("attention", FACTS.attention.get(source, jobs.FLASH)),
+        cross_entropy="eager" if source == TITAN else "fused",
+        expert_overlap=recipe.get("expert_overlap", jobs.EXPERT_OVERLAPS[0]),
+        mtp_layers=recipe.get("mtp_layers", 0),
         fusion=jobs.EAGER if source == FOUNDRY or is_of_2021 else jobs.FUSED,
         cuda_graphs=has_graphs and model.experts > 0 and gpu.architecture == "blackwell",
     )
@@ -140,8 +151,45 @@ def _step(row: Record, reason: str, peer: Mapping[str, Any]) -> MeasuredStep | N
     )
 
 
+def release_of(software: str) -> float:
+    """Return the release of NVIDIA's container, as in 26.04; 0 for other software."""
+    found = re.match(r"(\d\d\.\d\d)\S* NeMo Container", software)
+    return float(found[1]) if found else 0.0
+
+
+def recipe_of(row: Record, source: str, model: str, gpu: str) -> Mapping[str, Any]:
+    """Return the options of a recipe that its table of results omits; the last match counts."""
+    found: Mapping[str, Any] = {}
+    for recipe in FACTS.recipes:
+        if (
+            source == recipe.get("source", BRIDGE)
+            and model == recipe["model"]
+            and gpu in recipe["gpus"]
+            and row.precision in recipe.get("precisions", [row.precision])
+            and recipe.get("tp", row.tp) == row.tp
+            and release_of(row.software) >= recipe.get("since", 0.0)
+            and row.mbs == recipe.get("mbs", row.mbs)
+            and (str(row.fsdp or "0") not in ("0", "1")) >= recipe.get("sharded", False)
+        ):
+            found = recipe
+    return found
+
+
+def _gpu(stated: str, name: str) -> Gpu:
+    """Return the GPU of a row, with the memory that the row states, as in `H100-96GB`."""
+    gpu, size = load_gpu(name), re.search(r"(\d+)GB", stated)
+    hbm_bytes = 10**9 * int(size[1]) if size else 0
+    return replace(gpu, hbm_bytes=hbm_bytes) if hbm_bytes > 1.1 * gpu.hbm_bytes else gpu
+
+
 def _plans(
-    row: Record, source: str, peer: Mapping[str, Any], pp: int, dp: int, cp: int
+    row: Record,
+    source: str,
+    peer: Mapping[str, Any],
+    pp: int,
+    dp: int,
+    cp: int,
+    recipe: Mapping[str, Any],
 ) -> Plans | None:
     """Return the plans that a row leaves open; None if no micro-batch divides its batch."""
     stated, chunks = int(row.mbs or 0), int(row.vp or 0)
@@ -159,8 +207,12 @@ def _plans(
     if not ways or dp < 1:
         return None
     micro, number = (np.array(column) for column in zip(*ways, strict=True))
-    is_full = row.recompute == "full"
-    partial = jobs.NONE if row.recompute in ("none", None) else jobs.SELECTIVE
+    some = float(recipe.get("recompute_layers", 0))  # per rank, of whole layers
+    is_full = "full" in (row.recompute, recipe.get("recompute")) or some > 0
+    usual = jobs.OPS if source == TITAN else jobs.SELECTIVE
+    partial = jobs.NONE if row.recompute in ("none", None) else usual
+    partial = jobs.recompute_of(recipe["recompute"]) if "recompute" in recipe else partial
+    layers = recipe.get("layers", 1.0)
     is_sharded = source in (FOUNDRY, TITAN, AUTOMODEL) or (row.fsdp or "0") not in ("0", "1")
     sums_late = source in WIDE_GRADIENTS
     shards = dp * cp
@@ -179,7 +231,8 @@ def _plans(
         shards=shards,
         gradient_bytes=BYTES["fp32" if sums_late else "bf16"],
         overlaps=not sums_late,
-        again=is_full,
+        again=some / layers if some else is_full,
+        offloaded=recipe.get("offload_layers", 0),
     )
 
 

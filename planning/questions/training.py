@@ -17,7 +17,7 @@ from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
 from simulators.core.columns import batch_of
 from simulators.core.errors import UserError
 from simulators.core.folder import read_toml
-from simulators.training.memory import rank_memory
+from simulators.training.memory import PLACES, rank_memory
 from simulators.training.metrics import job_of, plans_of
 from simulators.training.point import TrainingPoint
 from simulators.training.simulator import SIMULATOR
@@ -26,6 +26,9 @@ from sweeper.questions import Deadline, Question
 COST = "run_cost_usd"
 DAY_S = 86_400.0
 TONNE_G, KG_G = 1e6, 1e3
+BATCH_TOLERANCE = 0.05
+"""Relative deviation from `--batch-tokens` that is accepted for a batch that divides well."""
+
 MIN_SHOWN, MAX_CHANGES = 0.01, 6
 """Smallest share or gain printed, and largest number of gains printed."""
 
@@ -35,6 +38,7 @@ SHOWN = (
     "tokens_per_s_per_gpu",
     "bubble_share",
     "memory_bytes",
+    "oom_probability",
     "goodput_share",
     "loss",
     "run_s",
@@ -52,9 +56,11 @@ def question_of(flags: TrainingFlags) -> Question:
     Raises:
         UserError: a number of tokens or days is not positive.
     """
-    for name in ("tokens", "batch_tokens", "days"):
+    for name in ("tokens", "batch_tokens", "days", "oom"):
         if not getattr(flags, name) > 0:
             raise UserError(f"--{name} {getattr(flags, name):g}: write a number above zero")
+    if flags.oom > 1:
+        raise UserError(f"--oom {flags.oom:g}: write a probability, such as 0.05")
     space = _space(flags)
     mark = hashlib.blake2b(json.dumps(space).encode(), digest_size=3).hexdigest()
     return Question(
@@ -86,10 +92,10 @@ def question_of(flags: TrainingFlags) -> Question:
 def _space(flags: TrainingFlags) -> dict[str, Any]:
     """Return the space of candidate designs; degrees of parallelism are powers of two."""
     model = load_model(flags.model)
-    sequences = flags.batch_tokens / flags.sequence
-    batch = 2 ** max(0, round(math.log2(sequences)))
+    batch = flags.batch or sequences_of(flags.batch_tokens / flags.sequence)
     powers = [2**n for n in range(int(math.log2(flags.gpus)) + 1)]
-    dp = sorted({n for n in (*powers, *(flags.gpus // n for n in powers)) if n <= batch})
+    dp = sorted({n for n in (*powers, *(flags.gpus // n for n in powers)) if batch % n == 0})
+    recompute = ["none", "selective", "elementwise" if model.experts else "layernorm", "full"]
     even = [n for n in (2, 4, 5, 6, 7, 8) if model.layers % n == 0][:3]
     unions: list[dict[str, Any]] = [{"schedule": "1f1b", "chunks": 1}]
     unions += [{"schedule": "interleaved", "chunks": even}] if even else []
@@ -109,7 +115,9 @@ def _space(flags: TrainingFlags) -> dict[str, Any]:
             "ep": [1] if not model.experts else [n for n in powers if n <= model.experts],
             "dp": dp,
             "micro_batch": [1, 2],
-            "recompute": ["none", "selective", "elementwise", "full"],
+            "recompute": recompute + ["mla_up_proj"] * model.is_latent,
+            "lora_rank": flags.lora,
+            "oom_limit": flags.oom,
             "zero": [1, 3],
         },
         "union": unions,
@@ -119,11 +127,27 @@ def _space(flags: TrainingFlags) -> dict[str, Any]:
     }
 
 
+def sequences_of(wanted: float) -> int:
+    """Return the sequences of a step: within 5 % of the wanted number, the most divisible one.
+
+    >>> sequences_of(63e6 / 4096), sequences_of(4e6 / 8192), sequences_of(0.5)
+    (15360, 512, 1)
+    """
+    for exponent in range(int(math.log2(max(1.0, 2.0 * wanted))), 0, -1):
+        batch = round(wanted / (1 << exponent)) << exponent
+        if abs(batch - wanted) <= BATCH_TOLERANCE * wanted:
+            return batch
+    return max(1, round(wanted))
+
+
 def remarks_on(row: Mapping[str, Any]) -> str:
     """Return sentences about a design: parts of a step and of memory, gains of single changes."""
     carbon, memory = row["run_carbon_g"], _shares(row, "bytes", "memory_parts")
+    tokens, per_step = row["batch"] * row["sequence"], row["dp"] * row["micro_batch"]
     return " ".join(
         (
+            f"Batch: {row['batch']:,} sequences, {tokens:,} tokens; each replica accumulates the "
+            f"gradients of {row['batch'] // per_step:,} micro-batches.",
             f"Step time: {_shares(row, 's', 'step_parts')}.",
             f"Memory of the fullest rank: {memory}; {_fullest_stage(row)}.",
             f"{_mass(carbon)} of CO2 for the run." if carbon else "",
@@ -153,9 +177,7 @@ def _fullest_stage(row: Mapping[str, Any]) -> str:
     """Return the pipeline stage with the largest memory use, and when."""
     design = TrainingPoint(**_design(row))
     memory = rank_memory(job_of(vars(design)), plans_of(batch_of(TrainingPoint, vars(design))))
-    if memory.is_first[0]:
-        return "first stage, when its pipeline is full"
-    return "last stage, at the loss"
+    return f"{PLACES[int(memory.place[0])]} stage"
 
 
 def _gains(row: Mapping[str, Any]) -> str:

@@ -61,8 +61,8 @@ def messages(job: Job, piece: str, micro_batches: Floats) -> Messages:
     if piece in LAYERS:
         forward[CONTEXT], backward[CONTEXT] = cp_comm_s(job, micro_batches)
     if piece == "experts":
-        exchange_s = expert_exchange_s(job, tokens)
-        forward[EXPERTS] = backward[EXPERTS] = exchange_s
+        forward[EXPERTS] = expert_exchange_s(job, tokens, job.dispatch_dtype)
+        backward[EXPERTS] = expert_exchange_s(job, tokens, "bf16")
     return Messages(forward, backward, _launches(job, piece))
 
 
@@ -117,7 +117,7 @@ def cp_comm_s(job: Job, micro_batches: Floats) -> tuple[Floats, Floats]:
     return hops * hop_s, 2 * hops * hop_s  # the backward pass also sends gradients
 
 
-def expert_exchange_s(job: Job, tokens: Floats) -> Floats:
+def expert_exchange_s(job: Job, tokens: Floats, dispatch_dtype: str) -> Floats:
     """Return the seconds of a layer's dispatch of tokens to experts and combine of results."""
     model, ranks = job.model, job.ep * job.expert_tp
     if ranks == 1:
@@ -126,7 +126,9 @@ def expert_exchange_s(job: Job, tokens: Floats) -> Floats:
     size = tokens / job.tp * copies(job, span) * model.hidden * ACTIVATION * job.busiest
     total = np.zeros_like(tokens)
     if job.ep > 1:
-        total = total + 2 * message_s(job, "all_to_all", size, job.ep, span)
+        dispatch = size * BYTES[dispatch_dtype] / ACTIVATION
+        for sent in (dispatch, size):
+            total = total + message_s(job, "all_to_all", sent, job.ep, span)
     if job.expert_tp > 1:
         gathered = size * job.expert_tp
         for kind in ("all_gather", "reduce_scatter"):

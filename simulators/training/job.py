@@ -24,10 +24,10 @@ from simulators.catalog.cluster import Cluster
 from simulators.catalog.gpu import Gpu
 from simulators.catalog.model import LanguageModel
 from simulators.core.calibration import read_calibration
-from simulators.core.errors import Infeasible
+from simulators.core.errors import Infeasible, UnknownNameError
 from simulators.core.folder import once
 from simulators.core.jit import Floats, Ints
-from simulators.training.schedule import DUALPIPE
+from simulators.training.schedule import DUALPIPE, PAIRING, rank_layers
 from simulators.workload.llm.parallelism import Parallelism, check_layout, skewed_share
 from simulators.workload.llm.transformer import TARGETS, adapter_numbers
 
@@ -67,8 +67,58 @@ def constants_of(table: Mapping[str, Any]) -> Constants:
     return Constants(**{f.name: table[f.name] for f in fields(Constants) if f.name in table})
 
 
-RECOMPUTES = ("none", "selective", "full", "elementwise")
-NONE, SELECTIVE, FULL, ELEMENTWISE = range(len(RECOMPUTES))
+MODULES = ("core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe")
+"""Modules that Megatron-LM recomputes one by one (`--recompute-modules`): attention without its
+projections, norms, the activation of any feed-forward block, MLA's up-projections, dense
+feed-forward blocks, and expert layers behind their norm."""
+CORE_ATTN, LAYERNORM, ACTIVATIONS, MLA_UP, MLP, MOE = (1 << n for n in range(len(MODULES)))
+FULL, OPS = 1 << len(MODULES), 2 << len(MODULES)
+NONE, SELECTIVE, ELEMENTWISE = 0, CORE_ATTN, LAYERNORM | ACTIVATIONS
+
+RECOMPUTES = {
+    "none": NONE,
+    "selective": SELECTIVE,
+    "elementwise": ELEMENTWISE,
+    "selective_op": OPS,
+    "full": FULL,
+}
+"""Words for usual sets of modules. `full` recomputes whole layers, `selective_op` all but attention
+and every other product, as torchtitan does by default."""
+
+
+def recompute_of(word: str) -> int:
+    """Return the bits of recomputed modules, which are joined by `+`, as in `mla_up_proj+mlp`.
+
+    Raises:
+        UserError: a module is unknown.
+
+    >>> recompute_of("none"), recompute_of("layernorm+moe_act") == recompute_of("elementwise")
+    (0, True)
+    """
+    if word in RECOMPUTES:
+        return RECOMPUTES[word]
+    names = word.split("+")
+    for name in names:
+        if name not in MODULES:
+            raise UnknownNameError("recompute", name, (*RECOMPUTES, *MODULES))
+    return sum(1 << MODULES.index(name) for name in set(names))
+
+
+def modules_of(recompute: int) -> tuple[str, ...]:
+    """Return the names of recomputed modules.
+
+    >>> modules_of(recompute_of("elementwise"))
+    ('layernorm', 'moe_act')
+    """
+    return tuple(name for n, name in enumerate(MODULES) if recompute >> n & 1)
+
+
+CROSS_ENTROPIES = ("fused", "eager")
+"""Kernels of the loss: one pass over the logits (Megatron-LM, Transformer Engine), or PyTorch's."""
+
+EXPERT_OVERLAPS = ("auto", "on", "off")
+"""Whether messages to experts overlap the compute of another micro-batch; auto: where experts are
+on several nodes, as recipes do."""
 
 SHARED_GRADIENTS = 2
 """First ZeRO stage that shards gradients."""
@@ -84,7 +134,7 @@ class Plans:
     micro_batch: Floats  # sequences
     micro_batches: Ints  # of a pipeline in a step
     schedule: Ints  # position in `schedule.SCHEDULES`
-    recompute: Ints  # position in `RECOMPUTES`
+    recompute: Ints  # bits of `MODULES`, or `FULL`
     again: Floats  # share of a rank's layers that are fully recomputed
     zero: Ints  # ZeRO stage: 0 none, 1 optimizer states, 2 gradients, 3 weights
     shards: Ints  # ranks of a sharding group
@@ -92,6 +142,8 @@ class Plans:
     overlaps: Ints  # whether gradient reduction overlaps the backward pass
     offloads: Ints  # whether optimizer states are on the host
     host_adam_per_s: Floats  # weights that a node's CPUs update
+    moment_bytes: Floats  # of one number of Adam's moments
+    offloaded: Floats  # layers of a rank whose activations are on the host
 
     @property
     def size(self) -> int:
@@ -102,6 +154,13 @@ class Plans:
     def models(self) -> Ints:
         """Copies of the model that run through each pipeline."""
         return np.where(self.schedule == DUALPIPE, 2, 1)
+
+    def stages(self, layers: int, dense: int) -> Ints:
+        """Return what three ranks of each row hold, (3, rows, 4): see `schedule.rank_layers`."""
+        shapes = np.stack([self.schedule, self.pp, self.chunks], axis=1)
+        kinds, which = np.unique(shapes, axis=0, return_inverse=True)
+        held = [rank_layers(*shape, layers, dense) for shape in kinds.tolist()]
+        return np.array(held, np.int64).reshape(-1, 3, 4)[which.reshape(-1)].transpose(1, 0, 2)
 
     def where(self, chosen: NDArray[np.bool_] | Ints) -> Plans:
         """Return a selection of the rows."""
@@ -150,6 +209,11 @@ class Job:
     capacity_factor: float = 0.0  # of experts, beyond which tokens are dropped; 0: none are
     cuda_graphs: bool = False  # replay whole steps, so that no layer waits for launches
     layer_graphs: bool = False  # replay layers alone: what is between steps waits for its host
+    activation_dtype: str = "bf16"  # of what is kept between two products of a block
+    dispatch_dtype: str = "bf16"  # of tokens on their way to experts; results return in 16 bits
+    expert_overlap: str = EXPERT_OVERLAPS[0]
+    cross_entropy: str = CROSS_ENTROPIES[0]
+    mtp_layers: int = 0  # layers that predict a further token, each with a head
     predicted_share: float = 1.0  # share of tokens with logits; small for masked language models
 
     @property
@@ -182,6 +246,23 @@ class Job:
     def norm_ranks(self) -> int:
         """Ranks that split norms and pointwise kernels (sequence parallelism)."""
         return self.tp if self.sequence_parallel else 1
+
+
+def hides_expert_exchange(job: Job, plans: Plans) -> NDArray[np.bool_]:
+    """Return per row whether expert all-to-all overlaps the compute of another micro-batch.
+
+    For that Megatron-Core pairs a chunk's forward with another chunk's backward, where layers are
+    interleaved or not in a pipeline, and none is fully recomputed
+    (`--overlap-moe-expert-parallel-comm`); dualpipe does the same.
+    """
+    if job.expert_overlap == "off":
+        return np.zeros(plans.size, np.bool_)
+    pairs = (plans.chunks > 1) | np.isin(plans.schedule, PAIRING)
+    if job.expert_overlap == "auto":
+        pairs &= job.ep * job.expert_tp > job.cluster.gpus_per_node
+    else:
+        pairs |= (plans.pp == 1) & (plans.micro_batches > 1)
+    return np.asarray((plans.overlaps > 0) & pairs & (plans.recompute != FULL), np.bool_)
 
 
 def check_job(job: Job) -> None:

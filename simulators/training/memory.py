@@ -1,41 +1,72 @@
 """Memory of a rank: weights, gradients, optimizer states, activations saved for the backward pass.
 
 Adam in mixed precision keeps a 16-bit weight, a gradient, and 12 bytes of states; data-parallel
-ranks shard the states, then the gradients, then the weights (Rajbhandari et al., ZeRO, 2020). The
-backward pass reads the inputs of each operator: activations are counted as by Korthikanti et al.
-(Reducing activation recomputation, 2022), for any widths of heads and feed-forward blocks. The
-schedule sets the number of micro-batches that a rank keeps; the first rank keeps the most.
+ranks shard the states, then the gradients, then the weights (Rajbhandari et al., ZeRO, 2020).
+Gradients summed in 16 bits take 2 bytes; unless weights are sharded too, the optimizer's shard
+takes 4 more for an fp32 copy (Megatron-LM, distributed optimizer). Under NVFP4 each weight also has
+two 4-bit copies, one per direction; weights in fp8 are kept as such a pair instead of 16 bits.
+
+The backward pass reads the inputs of each operator: activations are counted tensor by tensor, as by
+Korthikanti et al. (Reducing activation recomputation, 2022). A product in 8 or 4 bits saves its
+input quantized (Transformer Engine). The schedule sets the number of micro-batches that a rank
+keeps: the first, second and last rank are compared, since the first may have a layer less.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import erfc, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulators.core.jit import Floats
 from simulators.training.job import (
-    ELEMENTWISE,
+    ACTIVATIONS,
+    CORE_ATTN,
     FLASH_FP8,
     FULL,
+    LAYERNORM,
     LORA_TARGETS,
-    NONE,
-    SELECTIVE,
+    MLA_UP,
+    MLP,
+    MOE,
+    OPS,
     SHARED_GRADIENTS,
     UNFUSED,
     Job,
     Plans,
+    hides_expert_exchange,
 )
-from simulators.training.schedule import DUALPIPE, DUALPIPE_V, GPIPE, INTERLEAVED
+from simulators.training.schedule import DUALPIPE, DUALPIPE_V, GPIPE, INTERLEAVED, ZERO_BUBBLE
 from simulators.workload.llm.parallelism import kv_heads_per_gpu
 from simulators.workload.precision import BYTES
 
-STATES_BYTES = 12.0
-"""Optimizer states of one weight: an fp32 copy and Adam's two moments."""
+WEIGHT = BYTES["bf16"]
+MASTER_BYTES = BYTES["fp32"]
+"""Optimizer's fp32 copy of a weight, besides Adam's two moments."""
+
+BLOCK_SCALES = {"fp4": 1.0 / 16.0}
+"""Bytes of scales per number: NVFP4 has an 8-bit one per 16 numbers."""
 
 RESERVED_BYTES = 2.0e9
-"""Reserved memory of a rank: CUDA context, NCCL buffers, allocator fragmentation. A choice."""
+"""Reserved memory of a rank: CUDA context, NCCL buffers. A choice."""
+
+LOGIT_BYTES = {"fused": 2.0 + 4.0, "eager": 2.0 + 4.0 + 4.0 + 4.0}
+"""Bytes per logit at the loss: logits in 16 bits and their probabilities in fp32; PyTorch's loss
+also keeps an fp32 copy of the logits and of their gradients."""
+
+PLACES = ("first", "second", "last")
+"""Ranks of a pipeline whose memory is compared."""
+
+PREFETCHED = 2.0
+"""Layers whose weights are unsharded at a time under full sharding: the one that runs, the next."""
+
+SPREAD = 0.05
+"""Relative standard deviation of a rank's peak memory around the account, by which the probability
+of running out is computed: the peak of published plans differs from the account by 5 % (claims on
+peak memory), for the allocator's fragments, workspaces of libraries and uneven experts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +78,7 @@ class RankMemory:
     states: Floats
     activations: Floats
     workspace: Floats
-    is_first: NDArray[np.bool_]  # whether the fullest rank is on the first stage, not the last
+    place: NDArray[np.int64]  # of the fullest rank in `PLACES`
 
     @property
     def total(self) -> Floats:
@@ -60,88 +91,161 @@ class RankMemory:
         return RankMemory(**{name: column[chosen] for name, column in vars(self).items()})
 
 
+def oom_probability(needed: Floats, hbm_bytes: float) -> Floats:
+    """Return the probability that a rank needs more memory than its GPU has.
+
+    >>> oom_probability(np.array([60e9, 80e9]), 80e9).round(3).tolist()
+    [0.0, 0.5]
+    """
+    free = (hbm_bytes / needed - 1.0) / (SPREAD * sqrt(2.0))
+    return np.array([round(0.5 * erfc(one), 6) for one in free.tolist()], np.float64)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """Number of weights on one rank: a row for the first stage, and one for the last."""
+    """Number of weights on one rank: a row for each of `PLACES`."""
 
     shared: Floats  # all but routed experts
     experts: Floats  # routed experts, which are distributed over data ranks
+    largest: Floats  # of what is gathered at a time under full sharding: a layer, or a table
+    layers: Floats  # all but tables of tokens, in the precision of products
 
 
 def parameters(job: Job, plans: Plans) -> Parameters:
-    """Return the number of weights per rank on both ends of each row's pipeline."""
-    model, layout = job.model, job.layout
+    """Return the number of weights per rank on three ranks of each row's pipeline."""
+    model = job.model
     ffn = model.dense_ffn_parameters / job.tp
-    dense_layer = model.attention_parameters / job.tp + 2 * model.norm_parameters
+    attention = model.attention_parameters / job.tp + 2 * model.norm_parameters
     shared = model.shared_parameters / job.tp
     routed = model.experts * model.expert_parameters / (job.ep * job.expert_tp)
     router = model.hidden * model.experts
     table = model.vocab * model.hidden / job.tp + model.learned_positions * model.hidden
-    assert layout.tp == job.tp
-    dense_layers = model.layers - model.expert_layers
-    stage = np.ceil(model.layers / plans.pp)
-    after_first = np.maximum(0.0, dense_layers - (model.layers - stage))
-    dense = np.stack([np.minimum(dense_layers, stage), after_first])
-    whole = _has_both_ends(plans)
-    untied = 0.0 if model.tied_embeddings else 1.0
     head = model.vocab * model.hidden / job.tp + model.norm_parameters
-    ends = ((table, head), (head, table))
-    held = stage * dense_layer + dense * ffn + (stage - dense) * (shared + router)
-    held = held + [own + np.where(whole, untied * other, 0.0) for own, other in ends]
-    experts = (stage - dense) * routed
-    twice = plans.models > 1  # either end of the pipeline has both stages
+    layers, dense, has_table, has_head = _stages(job, plans)
+    untied = np.where(has_table > 0, 0.0 if model.tied_embeddings else 1.0, 1.0)
+    held = layers * attention + dense * ffn + (layers - dense) * (shared + router)
+    largest = attention + max(ffn, shared + router if model.experts else 0.0)
     return Parameters(
-        shared=np.where(twice, held.sum(axis=0), held),
-        experts=np.where(twice, experts.sum(axis=0), experts),
+        shared=held + has_table * table + has_head * untied * head,
+        experts=(layers - dense) * routed,
+        largest=np.maximum(largest + np.where(layers > dense, routed, 0.0), has_table * table),
+        layers=held + (layers - dense) * routed,
     )
 
 
-def _has_both_ends(plans: Plans) -> NDArray[np.bool_]:
-    return np.asarray((plans.pp == 1) | (plans.schedule == DUALPIPE_V), np.bool_)
-
-
-def layer_activation_bytes(job: Job, plans: Plans) -> Floats:
-    """Return the activation bytes per rank, layer and micro-batch that await the backward pass."""
+def _stages(job: Job, plans: Plans) -> Floats:
+    """Return layers, dense layers, embeddings and heads, each (3, rows): layers of MTP included."""
     model = job.model
-    tokens = plans.micro_batch * job.sequence / job.cp
-    between = 8.0 * model.hidden / job.norm_ranks  # inputs of norms and of products
-    if model.learned_positions:
-        between += 2.0 * model.hidden / job.norm_ranks  # masks of two dropouts
-    heads = model.heads / job.tp
-    widths = (2.0 * heads + 2.0 * kv_heads_per_gpu(model, job.layout)) * model.head_dim
+    held = plans.stages(model.layers, model.layers - model.expert_layers).astype(np.float64)
+    layers, dense, has_table, has_head = np.moveaxis(held, 2, 0)
+    extra = job.mtp_layers * np.minimum(1.0, has_head)
+    dense = dense + (0.0 if model.experts else extra)
+    return np.stack([layers + extra, dense, np.minimum(1.0, has_table), np.minimum(1.0, has_head)])
+
+
+def saved_bytes(dtype: str) -> float:
+    """Return the bytes of a number that a product of this precision saves of its input."""
+    return BYTES[dtype if dtype in ("fp8", "fp4") else "bf16"] + BLOCK_SCALES.get(dtype, 0.0)
+
+
+def activations(job: Job, *, has_experts: bool) -> Iterator[tuple[float, int]]:
+    """Yield the bytes per token of each saved tensor of a layer, and the modules that drop it.
+
+    A tensor of the second value 0 is kept unless the whole layer is recomputed.
+    """
+    model, on_tp = job.model, 1.0 / job.tp
+    hidden, product = model.hidden / job.norm_ranks, saved_bytes(job.dtype)
+    between, core = BYTES[job.activation_dtype], BYTES["bf16"]
+    attention = BYTES["fp8" if job.attention == FLASH_FP8 else "bf16"]
+    is_adapter = bool(job.lora_rank) and job.lora_targets != LORA_TARGETS[1]
+    heads = model.heads * on_tp
+    yield core * hidden, 0  # input of the norm
+    yield product * hidden, LAYERNORM | OPS
     if model.is_latent:
-        widths = heads * (
-            2.0 * (model.qk_nope_head_dim + model.qk_rope_head_dim) + 2.0 * model.v_head_dim
-        )
-    wide = 3.0 if model.gated_ffn else 2.0
-    if model.experts:
-        activated = (model.expert_ffn * model.top_k + model.shared_width) / job.tp
-        ffn = wide * activated + 2.0 * model.top_k * model.hidden / job.tp
+        latent = float(model.q_lora_rank + model.kv_lora_rank)
+        yield core * (latent + model.qk_rope_head_dim), 0
+        yield product * latent, MLA_UP
+        width = 2.0 * (model.qk_nope_head_dim + model.qk_rope_head_dim) + model.v_head_dim
+        yield attention * heads * width, MLA_UP
+        results = heads * model.v_head_dim
     else:
-        activated = model.ffn / job.tp
-        ffn = wide * activated
-    given = 4.0 * model.hidden / job.norm_ranks + 2.0 * activated  # by norms and activations
-    if job.lora_rank and job.lora_targets != LORA_TARGETS[1]:  # a frozen product saves no input
-        between -= 2.0 * model.hidden / job.norm_ranks
-        ffn *= (wide - 1.0) / wide
-        given = 2.0 * model.hidden / job.norm_ranks
-    wide_attention = BYTES["fp8" if job.attention == FLASH_FP8 else "bf16"]
-    kept = tokens * (between + wide_attention * widths + 2.0 * ffn)
-    kept = kept - np.where(plans.recompute == ELEMENTWISE, tokens * given, 0.0)
-    scores = 5.0 * heads * job.sequence * tokens if job.attention == UNFUSED else 0.0 * tokens
-    scores = np.where(plans.recompute == SELECTIVE, 0.0, scores)
-    input_only = tokens * 2.0 * model.hidden / job.norm_ranks
-    return np.asarray(plans.again * input_only + (1.0 - plans.again) * (kept + scores))
+        keys = 2.0 * kv_heads_per_gpu(model, job.layout)
+        yield attention * (heads + keys / 2.0) * model.head_dim, 0
+        yield attention * keys / 2.0 * model.head_dim, OPS
+        results = heads * model.head_dim
+    yield attention * results, 0
+    if product != attention:
+        yield product * results, OPS  # quantized for the projection
+    if job.attention == UNFUSED:
+        yield 5.0 * heads * job.sequence, CORE_ATTN
+        yield 2.0 * hidden, 0  # masks of two dropouts
+    yield core * hidden, 0  # input of the second norm
+    wide = 2.0 if model.gated_ffn else 1.0  # of which one product is kept under `OPS`
+    if has_experts:
+        tokens = model.top_k * on_tp * job.busiest
+        yield core * hidden, LAYERNORM | OPS  # read by router, dispatch and shared expert
+        yield product * tokens * model.hidden, MOE | OPS
+        yield between * tokens * model.expert_ffn, MOE
+        yield between * (wide - 1.0) * tokens * model.expert_ffn, MOE | OPS
+        yield product * tokens * model.expert_ffn, ACTIVATIONS | MOE | OPS
+        if model.shared_width:
+            shared = model.shared_width * on_tp
+            yield (product * hidden if product != core else 0.0), MOE | OPS
+            yield between * shared, MOE
+            yield between * (wide - 1.0) * shared, MOE | OPS
+            yield product * shared, ACTIVATIONS | MOE | OPS
+        return
+    ffn = model.ffn * on_tp
+    if is_adapter:  # frozen products without adapters save no input
+        yield between * wide * ffn, MLP
+        return
+    yield product * hidden, LAYERNORM | MLP | OPS
+    yield between * ffn, MLP
+    yield between * (wide - 1.0) * ffn, MLP | OPS
+    yield product * ffn, ACTIVATIONS | MLP | OPS
 
 
-def kept_chunks(plans: Plans) -> Floats:
-    """Return the largest number of micro-batches whose activations the first rank holds."""
+def layer_activation_bytes(job: Job, plans: Plans, *, has_experts: bool) -> tuple[Floats, Floats]:
+    """Return the bytes per token and layer that await the backward pass, and those restored.
+
+    Recomputation restores what it dropped of one layer at a time.
+    """
+    kept, dropped = np.zeros(plans.size), np.zeros(plans.size)
+    for size, modules in activations(job, has_experts=has_experts):
+        is_dropped = plans.recompute & modules > 0
+        kept += np.where(is_dropped, 0.0, size)
+        dropped += np.where(is_dropped, size, 0.0)
+    input_only = BYTES["bf16"] * job.model.hidden / job.norm_ranks
+    is_full = plans.recompute == FULL
+    return (
+        plans.again * input_only + (1.0 - plans.again) * kept,
+        np.where(is_full, kept, dropped),
+    )
+
+
+def kept_chunks(job: Job, plans: Plans) -> Floats:
+    """Return the micro-batches whose activations each of `PLACES` holds at a time, (3, rows).
+
+    A micro-batch in flight through some chunks of a rank counts by the share of the chunks.
+    """
     pp, m, chunks = plans.pp, plans.micro_batches, plans.chunks
-    warm_up = np.minimum(2 * (pp - 1) + (chunks - 1) * pp + 1, m * chunks)
-    kept = np.where(plans.schedule == INTERLEAVED, warm_up / chunks, np.minimum(pp, m))
-    kept = np.where(plans.schedule == DUALPIPE, pp + 1, kept)  # of one stage each
+    rank = np.stack([np.zeros_like(pp), np.minimum(1, pp - 1), pp - 1])
+    warm_up = 2 * (pp - 1 - rank) + (chunks - 1) * pp + 1 + hides_expert_exchange(job, plans)
+    kept = np.where(
+        plans.schedule == INTERLEAVED,
+        np.minimum(warm_up, m * chunks) / chunks,
+        np.minimum(pp - rank, m),
+    )
+    kept = np.where(plans.schedule == ZERO_BUBBLE, np.minimum(pp, m), kept)
+    kept = np.where(plans.schedule == DUALPIPE, (pp + 1) / 2, kept)  # of either stage
     kept = np.where(plans.schedule == DUALPIPE_V, pp + 0.5, kept)
     return np.where(plans.schedule == GPIPE, m, kept).astype(np.float64)
+
+
+def states_bytes(plans: Plans) -> Floats:
+    """Return the bytes of optimizer states per weight."""
+    is_narrow = (plans.gradient_bytes < BYTES["fp32"]) & (plans.zero < 3)
+    return MASTER_BYTES + 2.0 * plans.moment_bytes + np.where(is_narrow, BYTES["fp32"], 0.0)
 
 
 def rank_memory(job: Job, plans: Plans) -> RankMemory:
@@ -150,39 +254,48 @@ def rank_memory(job: Job, plans: Plans) -> RankMemory:
     weights = parameters(job, plans)
     ranks = plans.shards
     expert_ranks = np.maximum(1.0, ranks * job.tp / (job.ep * job.expert_tp))
-    layer = layer_activation_bytes(job, plans)
-    stage = np.ceil(model.layers / plans.pp)
     tokens = plans.micro_batch * job.sequence / job.cp
-    predicted = tokens * job.predicted_share
-    logits = predicted * model.vocab / job.tp * (BYTES["bf16"] + BYTES["fp32"])
-    again = _recomputed_bytes(job, plans, layer)
+    layers, dense, _, has_head = _stages(job, plans)
+    dense_bytes, dense_again = layer_activation_bytes(job, plans, has_experts=False)
+    expert_bytes, expert_again = layer_activation_bytes(job, plans, has_experts=True)
+    layer = (dense * dense_bytes + (layers - dense) * expert_bytes) / np.maximum(1.0, layers)
+    again = np.where(layers > dense, expert_again, dense_again)
+    logits = tokens * job.predicted_share * model.vocab / job.tp * LOGIT_BYTES[job.cross_entropy]
     on_gpu = 1.0 - plans.offloads
-    kept = np.stack([kept_chunks(plans), np.minimum(plans.chunks, plans.micro_batches)])
-    has_loss = _has_both_ends(plans) | (plans.models > 1)
+    gradient = np.where(plans.gradient_bytes < BYTES["fp32"], BYTES["bf16"], BYTES["fp32"])
+    gathered = (PREFETCHED * WEIGHT + gradient * job.trained_share) * weights.largest
+    copies = 2.0 * saved_bytes("fp4") if job.dtype == "fp4" else 0.0
 
-    def bytes_of(each: float, level: int) -> Floats:
+    def bytes_of(each: Floats | float, level: int) -> Floats:
         is_shared = plans.zero >= level
         whole = weights.shared / np.where(is_shared, ranks, 1.0)
         return np.asarray(each * (whole + weights.experts / np.where(is_shared, expert_ranks, 1.0)))
 
-    gradients = bytes_of(BYTES["fp32"] * job.trained_share, 2)
-    both = {
-        "weights": bytes_of(BYTES["bf16"], 3),
-        "gradients": np.where(plans.zero >= SHARED_GRADIENTS, on_gpu, 1.0) * gradients,
-        "states": on_gpu * bytes_of(STATES_BYTES * job.trained_share, 1),
-        "activations": kept * stage * layer,
-        "workspace": again + np.stack([np.where(has_loss, logits, 0.0), logits]),
+    parts = {
+        "weights": bytes_of(WEIGHT, 3) + np.where(plans.zero >= 3, 0.0, copies * weights.layers),
+        "gradients": np.where(plans.zero >= SHARED_GRADIENTS, on_gpu, 1.0)
+        * bytes_of(gradient * job.trained_share, 2),
+        "states": on_gpu * bytes_of(states_bytes(plans) * job.trained_share, 1),
+        "activations": kept_chunks(job, plans)
+        * np.maximum(0.0, layers - plans.offloaded)
+        * tokens
+        * layer,
+        "workspace": np.maximum(
+            has_head * logits,
+            tokens * again + np.where((plans.zero >= 3) & (ranks > 1), gathered, 0.0),
+        ),
     }
-    first, last = sum(both.values(), start=np.zeros(()))
-    columns = {name: np.where(first >= last, *column) for name, column in both.items()}
-    return RankMemory(is_first=np.asarray(first >= last), **columns)
+    place = np.argmax(sum(parts.values(), start=np.zeros(())), axis=0)
+    shape, each = (len(PLACES), plans.size), np.arange(plans.size)
+    columns = {name: np.broadcast_to(part, shape)[place, each] for name, part in parts.items()}
+    return RankMemory(place=place, **columns)
 
 
 def host_bytes(job: Job, plans: Plans) -> Floats:
     """Return the bytes of host memory for offloaded states and gradients of a node."""
     mine = optimized_weights(job, plans, parameters(job, plans))
     on_node = np.minimum(job.cluster.gpus_per_node, plans.pp * plans.dp * job.tp * job.cp)
-    each = (STATES_BYTES + BYTES["fp32"]) * job.trained_share
+    each = (states_bytes(plans) + BYTES["fp32"]) * job.trained_share
     return np.asarray(plans.offloads * each * mine * on_node)
 
 
@@ -192,13 +305,3 @@ def optimized_weights(job: Job, plans: Plans, held: Parameters) -> Floats:
     expert_ranks = np.maximum(1.0, plans.shards * job.tp / (job.ep * job.expert_tp))
     mine = held.shared[0] / np.where(is_shared, plans.shards, 1.0)
     return np.asarray(mine + held.experts[0] / np.where(is_shared, expert_ranks, 1.0))
-
-
-def _recomputed_bytes(job: Job, plans: Plans, layer: Floats) -> Floats:
-    """Return the activation bytes of one layer that recomputation restores at a time."""
-    without = replace(
-        plans, recompute=np.full_like(plans.recompute, NONE), again=np.zeros(plans.size)
-    )
-    whole = layer_activation_bytes(job, without)
-    part = np.where(plans.recompute == ELEMENTWISE, whole - layer, 0.0)
-    return np.where(plans.recompute == FULL, whole, part)

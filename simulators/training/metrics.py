@@ -27,9 +27,9 @@ from simulators.catalog.model import load_model
 from simulators.catalog.price import load_prices, usd_per_gpu_hours
 from simulators.core.columns import mapped, numbers
 from simulators.core.jit import Floats
-from simulators.training.job import FULL, RECOMPUTES, Constants, Job, Plans
-from simulators.training.memory import STATES_BYTES, RankMemory, host_bytes
-from simulators.training.point import GRADIENTS, TrainingMetrics, TrainingPoint
+from simulators.training.job import FULL, Constants, Job, Plans, recompute_of
+from simulators.training.memory import PLACES, RankMemory, host_bytes, oom_probability
+from simulators.training.point import GRADIENTS, MOMENTS, TrainingMetrics, TrainingPoint
 from simulators.training.schedule import DUALPIPE, DUALPIPE_V, INTERLEAVED, PAIRING, SCHEDULES
 from simulators.training.step import Steps
 from simulators.workload.precision import BYTES
@@ -147,11 +147,13 @@ def plans_of(batch: pa.RecordBatch) -> Plans:
     models = np.where(schedule == DUALPIPE, 2, 1)
     copies = whole["dp"] * whole["cp"] * models
     is_folded = (schedule == DUALPIPE_V) & (whole["chunks"] == 1)
-    recompute, some = _codes(batch, "recompute", RECOMPUTES), numbers(batch, "recompute_layers")
+    recompute = mapped(batch, "recompute", recompute_of).astype(np.int64)
+    some = numbers(batch, "recompute_layers")
     layers = mapped(batch, "model", lambda name: load_model(name).layers)
     stage = np.ceil(layers / whole["pp"])
     again = np.where(some > 0, np.minimum(1.0, some / stage), 1.0)
     sent = np.array([BYTES[dtype] for dtype in GRADIENTS])
+    moments = np.array([BYTES[dtype] for dtype in MOMENTS])
     return Plans(
         pp=whole["pp"],
         dp=whole["dp"],
@@ -167,6 +169,8 @@ def plans_of(batch: pa.RecordBatch) -> Plans:
         overlaps=numbers(batch, "overlap").astype(np.int64),
         offloads=numbers(batch, "offload").astype(np.int64),
         host_adam_per_s=numbers(batch, "host_adam_per_s").astype(np.float64),
+        moment_bytes=moments[_codes(batch, "optimizer_dtype", MOMENTS)],
+        offloaded=numbers(batch, "offload_layers").astype(np.float64),
     )
 
 
@@ -177,15 +181,22 @@ def _codes(batch: pa.RecordBatch, name: str, known: tuple[str, ...]) -> NDArray[
     return found.astype(np.int64)
 
 
-def too_full(job: Job, memory: RankMemory) -> list[str]:
-    """Return for each row the reason it exceeds the GPU's memory, or an empty string."""
+def too_full(job: Job, memory: RankMemory, limits: Floats) -> list[str]:
+    """Return for each row the reason it exceeds the GPU's memory, or an empty string.
+
+    `limits` are the largest accepted probabilities of running out of memory.
+    """
     has = job.gpu.hbm_bytes
-    place = np.where(memory.is_first, "first", "last")
+    risks = oom_probability(memory.total, has)
+    place = np.array(PLACES)[memory.place]
     return [
         f"memory_exceeds_hbm: needs {size / GB:.1f} GB on the {where} stage, has {has / GB:.1f} GB"
-        if size > has
+        + (f", a risk of {100 * risk:.0f} % of running out" if size <= has else "")
+        if risk > limit
         else ""
-        for size, where in zip(memory.total.tolist(), place.tolist(), strict=True)
+        for size, where, risk, limit in zip(
+            memory.total.tolist(), place.tolist(), risks.tolist(), limits.tolist(), strict=True
+        )
     ]
 
 
@@ -211,7 +222,7 @@ def why_not(job: Job, plans: Plans, batch: NDArray[Any], targets: Floats) -> lis
         *(batch, plans.dp, plans.micro_batch),
     )
     note(
-        pp * plans.chunks > model.layers,
+        pp * plans.chunks > model.layers + np.where(pp > 1, 2, 0),  # embedding and head alone
         "pp_exceeds_layers: pp {} x chunks {}, {} layers",
         *(pp, plans.chunks, model.layers),
     )
@@ -243,7 +254,7 @@ def why_not(job: Job, plans: Plans, batch: NDArray[Any], targets: Floats) -> lis
         *(job.ep, job.expert_tp, ranks),
     )
     note(
-        (plans.offloads > 0) & (job.gpu.pcie_bytes_per_s <= 0.0),
+        ((plans.offloads > 0) | (plans.offloaded > 0)) & (job.gpu.pcie_bytes_per_s <= 0.0),
         "no_host_link: gpu '{}' states no pcie_bytes_per_s",
         job.gpu.name,
     )
@@ -277,6 +288,7 @@ def memory_metrics(job: Job, plans: Plans, memory: RankMemory) -> Columns:
     """Return the bytes in memory of the fullest rank, by use, and of a host."""
     return {
         "memory_bytes": memory.total,
+        "oom_probability": oom_probability(memory.total, job.gpu.hbm_bytes),
         "host_bytes": host_bytes(job, plans),
         "weight_bytes": memory.weights,
         "gradient_bytes": memory.gradients,
@@ -296,7 +308,9 @@ def run_metrics(
         for name in ("gpu_mtbf_h", "checkpoint_s", "restart_s")
     }
     given_s = asked["checkpoint_s"]
-    asked["checkpoint_s"] = np.where(given_s > 0, given_s, writing_s(job, gpus, batch, where))
+    asked["checkpoint_s"] = np.where(
+        given_s > 0, given_s, writing_s(job, plans, gpus, batch, where)
+    )
     share = goodput_share(gpus, **asked)
     held_up = stretched_s(done, gpus, numbers(batch, "gpu_spread")[where])
     tokens = tokens_of(job, batch, where)
@@ -329,10 +343,16 @@ def tokens_of(job: Job, batch: pa.RecordBatch, where: NDArray[np.int64]) -> Floa
     return np.asarray(np.where(target > 0, needed, tokens), np.float64)
 
 
-def writing_s(job: Job, gpus: Floats, batch: pa.RecordBatch, where: NDArray[np.int64]) -> Floats:
+def writing_s(
+    job: Job, plans: Plans, gpus: Floats, batch: pa.RecordBatch, where: NDArray[np.int64]
+) -> Floats:
     """Return the seconds to write a checkpoint: trained weights and optimizer states."""
     each = numbers(batch, "storage_bytes_per_s")[where].astype(np.float64)
-    size = job.model.parameters * job.trained_share * (BYTES["bf16"] + STATES_BYTES)
+    size = (
+        job.model.parameters
+        * job.trained_share
+        * (BYTES["bf16"] + BYTES["fp32"] + 2.0 * plans.moment_bytes)
+    )
     return np.asarray(size / (np.ceil(gpus / job.cluster.gpus_per_node) * each), np.float64)
 
 

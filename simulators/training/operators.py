@@ -30,12 +30,17 @@ from simulators.core.jit import Floats, Ints
 from simulators.kernels.price import flops
 from simulators.training.communication import LAYERS, Messages
 from simulators.training.job import (
+    ACTIVATIONS,
+    CORE_ATTN,
     EAGER,
-    ELEMENTWISE,
     FLASH_FP8,
+    LAYERNORM,
+    MLA_UP,
+    MLP,
+    MOE,
+    OPS,
     RING,
     RINGS,
-    SELECTIVE,
     SHARED_GRADIENTS,
     ULYSSES,
     UNFUSED,
@@ -70,11 +75,32 @@ PIECES = {
 }
 """Pieces of a model, in the order of the columns of `schedule.py`."""
 
-FORWARD, INPUTS, WEIGHTS, AGAIN, SUMS = "forward", "inputs", "weights", "again", "sums"
-AGAIN_ELEMENTWISE = "again, elementwise"
-"""Passes: forward, gradients of inputs, gradients of weights, selective recomputation (attention
-without its projections), sums of weight gradients over micro-batches by separate kernels, and
-elementwise recomputation (norms and activations)."""
+FORWARD, INPUTS, WEIGHTS, SUMS = "forward", "inputs", "weights", "sums"
+"""Passes: forward, gradients of inputs, gradients of weights, sums of weight gradients over
+micro-batches by separate kernels."""
+
+AGAIN: Mapping[str, int] = {
+    f"recomputation {number}": modules
+    for number, modules in enumerate(
+        (
+            CORE_ATTN,
+            LAYERNORM,
+            LAYERNORM | MLP,
+            ACTIVATIONS | MLP,
+            ACTIVATIONS | MOE,
+            MLA_UP,
+            MLP,
+            MOE,
+            OPS,
+        )
+    )
+}
+"""Passes of recomputation, each with the modules that contain its kernels."""
+PHASE_OF = {modules: phase for phase, modules in AGAIN.items()}
+
+KEPT_PRODUCTS = {"qkv_proj": 0.25, "ffn_up": 0.5, "experts_up": 0.5, "shared_expert_up": 0.5}
+"""Share of a product that is recomputed where every other one is kept: of queries, keys and values
+only keys, of gate and up only one; the output projection is recomputed, the last product kept."""
 
 ATTENTION_BACKWARD = 2.5
 """FLOPs of fused attention's backward pass over those of the forward pass."""
@@ -94,7 +120,11 @@ reduce-scatter."""
 
 ACTIVATION = "_activation"
 NORMS = ("attention_norm", "ffn_norm")
-"""Elementwise recomputation: kernels with this suffix, and norms without residual sums."""
+"""Recomputed kernels: activations have this suffix; norms are recomputed without residual sums."""
+
+IN_MLA_UP = ("latent_norms", "q_up", "kv_up", "rotary_cache_write")
+IN_FFN = ("ffn_", "router", "gather_by_expert", "experts_", "weighted_sum", "shared_expert_")
+"""Kernels inside MLA's up-projection, and beginnings of names inside a feed-forward block."""
 
 CACHE_WRITE = "cache_write"
 """Copies of keys and values in training without fused kernels (llm-foundry, `unpad_input`)."""
@@ -104,11 +134,16 @@ KEPT_NORMS = (*NORMS, "final_norm", "latent_norms")
 
 @dataclass(frozen=True)
 class PassKernel:
-    """A kernel of one pass of a piece; `is_core` marks kernels of core attention."""
+    """A kernel of one pass of a piece; `is_core` marks kernels of core attention.
+
+    `is_latent` and `has_experts` tell of the layer: latent attention, and a mixture of experts.
+    """
 
     kernel: Compute
     phase: str
     is_core: bool = False
+    is_latent: bool = False
+    has_experts: bool = False
 
 
 def tasks(job: Job, piece: str, micro_batch: Column) -> list[PassKernel]:
@@ -139,7 +174,8 @@ def tasks(job: Job, piece: str, micro_batch: Column) -> list[PassKernel]:
         found += [
             task for one in found if one.phase == WEIGHTS for task in _gradient_sums(one.kernel)
         ]
-    return found
+    is_latent, has_experts = job.model.is_latent, part.expert_layers > 0
+    return [replace(task, is_latent=is_latent, has_experts=has_experts) for task in found]
 
 
 def _narrowed(product: Compute, job: Job) -> Iterable[PassKernel]:
@@ -338,25 +374,28 @@ def _with_gradients(operator: Compute) -> list[PassKernel]:
 
 
 def _loss(job: Job, tokens: Column) -> list[PassKernel]:
-    """Return the cross entropy over a rank's part of the logits, in fp32."""
+    """Return the cross entropy over a rank's part of the logits, in fp32.
+
+    PyTorch's kernels write an fp32 copy of the logits and of their gradients besides.
+    """
     logits = tokens * job.model.vocab / job.tp
-    forward = Elementwise(name="loss", elements=logits, reads=1.0 + 2 * WIDE, writes=WIDE)
-    backward = Elementwise(name="loss", elements=logits, reads=WIDE, writes=1.0)
+    more = WIDE if job.cross_entropy == "eager" else 0.0
+    forward = Elementwise(name="loss", elements=logits, reads=1.0 + 2 * WIDE, writes=WIDE + more)
+    backward = Elementwise(name="loss", elements=logits, reads=WIDE + more, writes=1.0 + more)
     return [PassKernel(forward, FORWARD), PassKernel(backward, INPUTS)]
 
 
-RUNS_AGAIN = {AGAIN: SELECTIVE, AGAIN_ELEMENTWISE: ELEMENTWISE}
-"""Recomputation mode that repeats a part of the forward pass."""
-PHASES = (FORWARD, INPUTS, WEIGHTS, SUMS, *RUNS_AGAIN)
+PHASES = (FORWARD, INPUTS, WEIGHTS, SUMS, *AGAIN)
 
 
 def in_passes(sums: dict[str, Floats], plans: Plans, *, is_layer: bool) -> dict[str, Floats]:
     """Return the sums of three passes; recomputation counts with the input gradients."""
-    again = {phase: sums.pop(phase) for phase in RUNS_AGAIN}
+    again = {phase: sums.pop(phase) for phase in AGAIN}
     sums[WEIGHTS] += runs(SUMS, plans) * sums.pop(SUMS)
     if is_layer:
         for phase, seconds in again.items():
-            sums[INPUTS] += runs(phase, plans) * seconds
+            if np.any(seconds):
+                sums[INPUTS] += runs(phase, plans) * seconds
         sums[INPUTS] += plans.again * sums[FORWARD]
     return sums
 
@@ -369,11 +408,11 @@ def runs(phase: str, plans: Plans, *, is_layer: bool = True) -> Floats:
     """
     often = np.ones(plans.size)
     if not is_layer and phase != SUMS:
-        return often * (phase not in RUNS_AGAIN)
+        return often * (phase not in AGAIN)
     if phase == FORWARD:
         often += plans.again
-    elif phase in RUNS_AGAIN:
-        often *= plans.recompute == RUNS_AGAIN[phase]
+    elif phase in AGAIN:
+        often *= plans.recompute & AGAIN[phase] > 0
     elif phase == SUMS:
         often *= plans.zero < SHARED_GRADIENTS
     return often
@@ -501,12 +540,27 @@ def _phases(task: PassKernel) -> Iterator[tuple[str, float]]:
     yield task.phase, 1.0
     if task.phase != FORWARD:
         return
+    name, modules = task.kernel.name, modules_with(task)
+    share = 0.5 if name in NORMS else 1.0  # one tensor in and one out, not two with the sum
+    if modules:
+        yield PHASE_OF[modules], share
+    if not task.is_core and not name.endswith("_down"):
+        yield PHASE_OF[OPS], KEPT_PRODUCTS.get(name, share)
+
+
+def modules_with(task: PassKernel) -> int:
+    """Return the bits of the modules that contain a kernel of a forward pass; 0: none."""
+    name, is_of_experts = task.kernel.name, task.has_experts
+    if name in IN_MLA_UP and task.is_latent:
+        return MLA_UP
     if task.is_core:
-        yield AGAIN, 1.0
-    elif task.kernel.name.endswith(ACTIVATION):
-        yield AGAIN_ELEMENTWISE, 1.0
-    elif task.kernel.name in NORMS:
-        yield AGAIN_ELEMENTWISE, 0.5  # one tensor in and one out, for two with the residual sum
+        return CORE_ATTN
+    if name in NORMS:  # the norm of a mixture is outside the module, as several kernels read it
+        return LAYERNORM if name == NORMS[0] or is_of_experts else LAYERNORM | MLP
+    if not name.startswith(IN_FFN):
+        return 0
+    block = MOE if is_of_experts else MLP
+    return ACTIVATIONS | block if name.endswith(ACTIVATION) else block
 
 
 def _priced(

@@ -11,17 +11,21 @@ from simulators.core.contract import asked, choice, fact, metric
 from simulators.training.job import (
     ATTENTIONS,
     CONTEXT_EXCHANGES,
+    CROSS_ENTROPIES,
+    EXPERT_OVERLAPS,
     FLASH,
     FUSED,
     FUSIONS,
     LORA_TARGETS,
-    RECOMPUTES,
     ZIGZAG,
+    recompute_of,
 )
 from simulators.training.schedule import SCHEDULES
 
 DTYPES = ("bf16", "fp16", "fp8", "fp4")
 GRADIENTS = ("fp32", "bf16", "fp8", "int4")
+ACTIVATION_DTYPES = ("bf16", "fp8")
+MOMENTS = ("fp32", "bf16")
 
 _degree = partial(choice, at_least=1, at_most=1 << 16)
 
@@ -51,12 +55,22 @@ class TrainingPoint:
     )
     recompute: str = choice(
         "activation recomputation: none, selective (attention), elementwise (norms and "
-        "activations, but no product), full layers",
+        "activations, but no product), selective_op (torchtitan's: every other product), full "
+        "layers, or Megatron-LM's modules joined by +: core_attn, layernorm, moe_act, "
+        "mla_up_proj, mlp, moe",
         default="selective",
-        known=RECOMPUTES,
+        reads=recompute_of,
     )
     recompute_layers: int = choice(
         "recomputed layers per pipeline rank under full; 0: all layers", default=0, at_least=0
+    )
+    activation_dtype: str = choice(
+        "precision of activations kept between two products of a feed-forward block",
+        default="bf16",
+        known=ACTIVATION_DTYPES,
+    )
+    offload_layers: int = choice(
+        "layers per pipeline rank whose activations wait in host memory", default=0, at_least=0
     )
     zero: int = choice(
         "ZeRO stage: 0 none, 1 optimizer states, 2 and gradients, 3 and weights",
@@ -77,6 +91,11 @@ class TrainingPoint:
     fusion: str = choice(
         "kernels between products: fused, or PyTorch's eager kernels", default=FUSED, known=FUSIONS
     )
+    cross_entropy: str = choice(
+        "kernels of the loss: fused, or PyTorch's, which keep fp32 copies of all logits",
+        default=CROSS_ENTROPIES[0],
+        known=CROSS_ENTROPIES,
+    )
     cuda_graphs: bool = choice(
         "whether whole steps are replayed as CUDA graphs, so that no layer waits for launches",
         default=False,
@@ -90,6 +109,17 @@ class TrainingPoint:
         "capacity of an expert over the mean load; 0: no token is dropped",
         default=0.0,
         at_least=0.0,
+    )
+    dispatch_dtype: str = choice(
+        "precision of tokens on their way to experts; results return in 16 bits",
+        default="bf16",
+        known=ACTIVATION_DTYPES,
+    )
+    expert_overlap: str = choice(
+        "whether messages to experts overlap the compute of another micro-batch (interleaved, "
+        "dualpipe, or no pipeline); auto: where experts are on several nodes",
+        default=EXPERT_OVERLAPS[0],
+        known=EXPERT_OVERLAPS,
     )
     context_exchange: str = choice(
         "exchange of keys and values between context ranks", default=ZIGZAG, known=CONTEXT_EXCHANGES
@@ -109,6 +139,11 @@ class TrainingPoint:
         default="fp32",
         known=GRADIENTS,
     )
+    optimizer_dtype: str = choice(
+        "precision of Adam's two moments; weights have an fp32 copy besides",
+        default="fp32",
+        known=MOMENTS,
+    )
     offload: bool = choice(
         "whether host memory holds optimizer states and host CPUs update weights", default=False
     )
@@ -120,6 +155,18 @@ class TrainingPoint:
         above=0,
     )
     overlap: bool = choice("whether gradient reduction overlaps the backward pass", default=True)
+    mtp_layers: int = asked(
+        "layers that predict a further token each (multi-token prediction), with the head",
+        default=0,
+        at_least=0,
+    )
+    oom_limit: float = asked(
+        "largest accepted probability that a rank runs out of memory; 0.5: the predicted memory "
+        "must fit",
+        default=0.5,
+        above=0,
+        at_most=1,
+    )
     tokens: float = asked("tokens of the whole run", default=1e12, above=0)
     target_loss: float = asked("target loss, instead of `tokens`; 0: none", default=0.0, at_least=0)
     token_bytes: float = asked(
@@ -190,8 +237,11 @@ class TrainingMetrics:
     mfu: float = _rate("useful FLOP/s over the peak FLOP/s of the products' precision")
     bubble_share: float = _rate("pipeline bubble over the pipeline's time")
     memory_bytes: float = _memory("memory of the fullest rank", better="min")
+    oom_probability: float = _memory(
+        "probability that the fullest rank runs out of memory", unit="", better="min"
+    )
     trained_parameters: float = _memory(
-        "number of trained weights: all of the model, or the adapters"
+        "number of trained weights: all of the model, or the adapters", unit=""
     )
     weight_bytes: float = _memory("weights on the fullest rank")
     gradient_bytes: float = _memory("gradients on the fullest rank")

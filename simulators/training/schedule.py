@@ -16,7 +16,8 @@ weights, which no rank waits for. The first three schedules run both parts as on
 
 A forward waits for the forward of the layers before it, a backward for the backward of the layers
 after it; a message between ranks takes `send_s`. Layers are split evenly over chunks; where they do
-not divide, the chunks at the ends of the model have one layer less, then the last chunks.
+not divide, the chunks at the ends of the model have one layer less, then the last chunks. Chunks at
+the ends may have no layer: embedding and head are then chunks of their own (Llama 3, 2024).
 Dependencies follow from schedule and sizes alone, so tasks are sorted topologically once per shape
 of a pipeline. All micro-batches are simulated: a pipeline may look steady and slow down later, when
 a slightly slower rank has used up the slack of the ranks before it.
@@ -350,6 +351,24 @@ def sorted_tasks(schedule: int, pp: int, chunks: int, micro_batches: int) -> Int
     return tasks
 
 
+@functools.lru_cache(maxsize=4096)
+def rank_layers(schedule: int, pp: int, chunks: int, layers: int, dense: int) -> Ints:
+    """Return what the first, second and last rank hold: layers, dense layers, embedding and head.
+
+    The first `dense` layers of the model have no experts.
+    """
+    number = pp * chunks
+    held = np.zeros((3, 4), np.int64)
+    for row, rank in enumerate((0, min(1, pp - 1), pp - 1)):
+        for chunk in range(2 if schedule == DUALPIPE else chunks):
+            stage = stage_of(schedule, chunk, rank, pp) % number
+            held[row, 0] += layers_of_chunk(stage, number, layers, layers)
+            held[row, 1] += layers_of_chunk(stage, number, layers, dense)
+            held[row, 2] += stage == 0
+            held[row, 3] += stage == number - 1
+    return held
+
+
 def pipelines_s(shapes: Ints, layers: int, dense: int, parts: Floats) -> Floats:
     """Return the end of the last task of each row's pipeline in seconds.
 
@@ -367,7 +386,9 @@ def pipelines_s(shapes: Ints, layers: int, dense: int, parts: Floats) -> Floats:
 
 def _of_shape(shape: list[int], layers: int, dense: int, parts: Floats) -> Floats:
     schedule, pp, chunks, m = shape
-    distinct, which = np.unique(parts, axis=0, return_inverse=True)
+    rows = np.ascontiguousarray(parts).view(f"V{parts.itemsize * parts.shape[1]}").reshape(-1)
+    _, first, which = np.unique(rows, return_index=True, return_inverse=True)
+    distinct = parts[first]  # rows of equal bytes are played once
     number, tasks = pp * chunks, sorted_tasks(schedule, pp, chunks, m)
     seconds = np.zeros((len(distinct), number, KINDS))
     fill_seconds(number, layers, dense, distinct, seconds)

@@ -35,7 +35,7 @@ from simulators.kernels import price as kernels
 from simulators.kernels.energy import idle_w_of
 from simulators.training.communication import LAYERS
 from simulators.training.job import CALIBRATION, Constants, check_job, load_constants
-from simulators.training.memory import RESERVED_BYTES, RankMemory, rank_memory
+from simulators.training.memory import PLACES, RESERVED_BYTES, RankMemory, rank_memory
 from simulators.training.metrics import (
     JOB_FIELDS,
     costs_of,
@@ -50,7 +50,6 @@ from simulators.training.metrics import (
 )
 from simulators.training.operators import (
     AGAIN,
-    AGAIN_ELEMENTWISE,
     FORWARD,
     INPUTS,
     SUMS,
@@ -64,8 +63,7 @@ PHASES = {
     FORWARD: "forward",
     INPUTS: "backward, inputs",
     WEIGHTS: "backward, weights",
-    AGAIN: "recomputation",
-    AGAIN_ELEMENTWISE: "recomputation, elementwise",
+    **dict.fromkeys(AGAIN, "recomputation"),
     SUMS: "gradient sums",
 }
 
@@ -108,8 +106,8 @@ def explained(
         for name, (seconds, bound) in messages.items()
         if abs(seconds) > 0.0
     ]
-    place = "first stage, end of warm-up" if memory.is_first[0] else "last stage, at the loss"
-    kept = {name: float(held[0]) for name, held in vars(memory).items() if name != "is_first"}
+    place = f"{PLACES[int(memory.place[0])]} stage"
+    kept = {name: float(held[0]) for name, held in vars(memory).items() if name != "place"}
     kept["reserved"] = RESERVED_BYTES
     return rows + [
         Contribution(phase="memory", name=name, memory_bytes=size, note=place)
@@ -152,7 +150,7 @@ class Training:
     """The simulator of training runs."""
 
     name: str = "training"
-    version: int = 12
+    version: int = 13
     point: type = TrainingPoint
     metrics: type = TrainingMetrics
     facts: type = TrainingFacts
@@ -174,6 +172,7 @@ class Training:
         shares = np.full((len(LEVELS), rows), np.nan)
         all_plans, all_sequences = plans_of(batch), numbers(batch, "batch")
         targets = numbers(batch, "target_loss").astype(np.float64)
+        limits = numbers(batch, "oom_limit").astype(np.float64)
         for every, group in alike(batch, JOB_FIELDS):
             job = job_of(group)
             try:
@@ -186,7 +185,7 @@ class Training:
             can = reasons[every] == ""
             where, plans, sequences = every[can], plans.where(can), sequences[can]
             memory = rank_memory(job, plans)
-            reasons[where] = too_full(job, memory)
+            reasons[where] = too_full(job, memory, limits[where])
             fits = reasons[where] == ""
             where, plans, memory = where[fits], plans.where(fits), memory.where(fits)
             if not where.size:
@@ -216,7 +215,8 @@ class Training:
         sequences, target = numbers(batch, "batch"), numbers(batch, "target_loss")
         [reason] = why_not(job, plans, sequences, target.astype(np.float64))
         memory = rank_memory(job, plans)
-        [reason] = [reason] if reason else too_full(job, memory)
+        limits = numbers(batch, "oom_limit").astype(np.float64)
+        [reason] = [reason] if reason else too_full(job, memory, limits)
         if reason:
             name, _, words = reason.partition(": ")
             raise Infeasible(name, words)

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulators.core.columns import FITTED, LEVELS, Shares
 from simulators.core.jit import Floats, Ints
@@ -30,7 +29,19 @@ from simulators.training.communication import (
     messages,
     send_s,
 )
-from simulators.training.job import FLASH, FLASH_FP8, FULL, FUSED, RINGS, Constants, Job, Plans
+from simulators.training.job import (
+    FLASH,
+    FLASH_FP8,
+    FUSED,
+    MLP,
+    MOE,
+    RINGS,
+    Constants,
+    Job,
+    Plans,
+    hides_expert_exchange,
+)
+from simulators.training.memory import layer_activation_bytes
 from simulators.training.operators import (
     ATTENTION,
     FORWARD,
@@ -52,12 +63,14 @@ from simulators.training.schedule import (
     BLOCKED,
     COLUMNS,
     DENSE,
+    HEAD,
     INTERLEAVED,
     PAIRING,
     SEND,
     ZERO_BUBBLE,
     pipelines_s,
 )
+from simulators.training.schedule import EXPERTS as EXPERT
 
 GRADIENTS, GATHERED, SHARDED = "gradients", "gathered", "sharded"
 
@@ -144,6 +157,14 @@ def passes_of(work: Work, constants: Constants) -> Passes:
             waits = launch_waits_s(priced[name].launches, sent, shown, constants, plans)
             shown[:, :2] += waits
             compute += counts[name] * waits.sum(axis=1)
+        if name in LAYERS and plans.offloaded.any():
+            waits = _offload_waits_s(job, plans, name, passes)
+            parts[:, DENSE * place : DENSE * place + 2] += waits
+            compute += counts[name] * waits.sum(axis=1)
+    if job.mtp_layers:  # at the end of the last chunk, each with the head
+        last = EXPERT if job.model.experts else DENSE
+        parts[:, HEAD : HEAD + 3] *= 1.0 + job.mtp_layers
+        parts[:, HEAD : HEAD + 3] += job.mtp_layers * parts[:, last : last + 3]
     blocks = (plans.schedule != INTERLEAVED) | (plans.overlaps == 0)
     blocks &= ~np.isin(plans.schedule, (ZERO_BUBBLE, *PAIRING))
     parts[:, SEND] = np.where(blocks, 0.0, work.send_s)
@@ -204,7 +225,7 @@ def steps(work: Work, constants: Constants) -> Steps:
         straggler_s=straggler_s,
         optimizer_s=optimizer_s,
         loading_s=np.zeros(plans.size),
-        flops=3.0 * forward_flops * per_rank * ranks,
+        flops=(2.0 if job.lora_rank else 3.0) * forward_flops * per_rank * ranks,
         energy_j=_energy_j(work, step_s) * ranks,
         shares=_shares(work, per_rank, busy_s - per_rank * compute + dp_comm_s),
     )
@@ -238,7 +259,13 @@ def counts_of(job: Job) -> dict[str, float]:
     """Return the number of occurrences of each piece in a model."""
     model = job.model
     dense = model.layers - model.expert_layers
-    return {"embedding": 1.0, "dense": dense, "experts": model.expert_layers, "head": 1.0}
+    extra = job.mtp_layers
+    return {
+        "embedding": 1.0,
+        "dense": dense + (0 if model.experts else extra),
+        "experts": model.expert_layers + (extra if model.experts else 0),
+        "head": 1.0 + extra,
+    }
 
 
 def pace(constants: Constants, job: Job, kind: str) -> float:
@@ -281,7 +308,7 @@ def _exposed(
         for what, column in sizes.items():
             seconds = column[which]
             if direction == INPUTS:
-                seconds = seconds + plans.again * sent.forward[what][which]
+                seconds = seconds + sent_again(name, what, plans) * sent.forward[what][which]
             if what == CONTEXT and job.cp > 1 and job.context_exchange in RINGS:
                 computing_s = work.pieces[name].seconds.get((direction, ATTENTION), np.zeros(1))
                 seconds = np.maximum(0.0, seconds - computing_s[which])
@@ -295,17 +322,29 @@ def _exposed(
     return found
 
 
-def hides_expert_exchange(job: Job, plans: Plans) -> NDArray[np.bool_]:
-    """Return per row whether expert all-to-all overlaps the compute of another micro-batch.
+def _offload_waits_s(job: Job, plans: Plans, name: str, passes: Mapping[str, Floats]) -> Floats:
+    """Return the mean waits of a layer for activations on their way to the host and back.
 
-    For that Megatron-Core pairs a chunk's forward with another chunk's backward, where layers are
-    interleaved and none is fully recomputed (`--overlap-moe-expert-parallel-comm`), as dualpipe
-    does; recipes use the option where experts are on several nodes.
+    Columns: forward, backward. A layer's activations cross during the layer next to it.
     """
-    crosses = job.ep * job.expert_tp > job.cluster.gpus_per_node
-    pairs = (plans.chunks > 1) | np.isin(plans.schedule, PAIRING)
-    hides = (plans.overlaps > 0) & pairs & (plans.recompute != FULL)
-    return np.asarray(hides & crosses, np.bool_)
+    kept, _ = layer_activation_bytes(job, plans, has_experts=name == "experts")
+    crossing_s = kept * plans.micro_batch * job.sequence / job.cp / job.gpu.pcie_bytes_per_s
+    share = np.minimum(1.0, plans.offloaded * plans.pp / job.model.layers)
+    forward_s, backward_s = passes[FORWARD], passes[INPUTS] + passes[WEIGHTS]
+    hidden_s = np.stack([forward_s, backward_s], axis=1)
+    waits_s = share[:, None] * np.maximum(0.0, crossing_s[:, None] - hidden_s)
+    return np.asarray(waits_s, np.float64)
+
+
+def sent_again(name: str, what: str, plans: Plans) -> Floats:
+    """Return how often the recomputation of a layer repeats messages of its forward pass.
+
+    A recomputed feed-forward block repeats its own messages: all of experts, one tensor sum of two.
+    """
+    block = MOE if name == "experts" else MLP
+    part = {EXPERTS: 1.0, TENSOR: 0.5 if name == "dense" else 0.0}.get(what, 0.0)
+    repeats = part * (plans.recompute & block > 0)
+    return np.asarray(np.maximum(plans.again, repeats), np.float64)
 
 
 def _sharded(

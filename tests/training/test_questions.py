@@ -22,6 +22,21 @@ def test_token_and_batch_flags_become_sequences_and_a_limit():
     assert question.space["constraints"] == ["gpus == 16"]
 
 
+def test_batches_are_near_the_tokens_asked_and_divide_well():
+    axes = question_of(flags(batch_tokens=63e6, sequence=4096)).space["axes"]
+    assert axes["batch"] == 15_360  # DeepSeek-V3's, not 16,384
+    assert all(axes["batch"] % dp == 0 for dp in axes["dp"])
+    assert question_of(flags(batch=1500)).space["axes"]["batch"] == 1500
+
+
+def test_question_asks_for_a_memory_margin_and_adapters():
+    axes = question_of(flags(lora=16)).space["axes"]
+    assert axes["lora_rank"] == 16
+    assert axes["oom_limit"] == 0.05
+    with pytest.raises(UserError, match="write a probability"):
+        question_of(flags(oom=5.0))
+
+
 def test_moe_question_includes_expert_parallelism():
     question = question_of(flags(model="mixtral_8x7b"))
     assert question.space["axes"]["ep"] == [1, 2, 4, 8]
