@@ -28,14 +28,16 @@ from lab.tables.deployments import (
     QWEN3_32B,
     QWEN3_32B_PEER,
     PublicDeployment,
+    database,
     newer_groups,
     silicon,
 )
 from lab.tables.records import is_gpu, is_model
+from lab.tables.result_blocks import blocks
 from lab.tables.rows import Bools, Floats, evenly, read_records
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.price import DEFAULT, usd_per_gpu_hours
-from simulators.composition.replica import load_runtime
+from simulators.composition.replica import AMD, load_runtime
 from simulators.serving.measured_deployments import Deployed, corrected, load_of, point_of
 from simulators.serving.point import ClientConfig, ServingPoint
 from simulators.serving.prices.iteration_table import pass_intervals
@@ -326,6 +328,27 @@ def qwen3_32b(reference: Path) -> pl.DataFrame:
     """Return TPOT and TTFT of Qwen3-32B on H100, measured by NVIDIA; no fit has seen the model."""
     rows = silicon(reference, QWEN3_32B, QWEN3_32B_PEER)
     return _predicted([row for row in rows if not row.excluded], lambda row: row.group)[1]
+
+
+def on_amd(reference: Path) -> Iterator[Cells]:
+    """Yield TPOT and TTFT on AMD's GPUs, the model left out of the engine's constants.
+
+    The constants of AMD's GPUs are fitted to TPOT of the rows of `database`; no fit of them has
+    seen the models of `documentation`.
+    """
+    cache_of = functools.cache(run_cache_without)
+    rows = [("database", row, point_of(row)) for row in database(reference, AMD)]
+    printed = [one for one in blocks(reference)[0] if load_gpu(one.point.gpu).vendor == AMD]
+    for source, row, point in [*rows, *(("documentation", one, one.point) for one in printed)]:
+        found = simulate(point, cache_of(point.runtime, point.model))
+        is_median = isinstance(row, PublicDeployment) and row.is_median
+        for metric in METRICS:
+            name, measured = metric.lower(), getattr(row, f"{metric.lower()}_s")
+            mean, low, high = (getattr(found, f"{name}_mean_s{end}") for end in ("", "_lo", "_hi"))
+            predicted = getattr(found, f"{name}_p50_s") if is_median else mean
+            cells = {"source": source, "metric": metric, "model": point.model, "gpu": point.gpu}
+            ends = {"lo": predicted * low / mean, "hi": predicted * high / mean}
+            yield {**cells, "predicted": predicted, "measured": measured, **ends}
 
 
 def precisions(reference: Path) -> pl.DataFrame:

@@ -423,14 +423,15 @@ def readings(reference: Path) -> Iterator[pl.DataFrame]:
         if is_host_timed(part):
             continue
         gpu = load_gpu(part.gpu)
-        shown_w = energy.power_w(part.operator, gpu, part.seconds)
+        draw = energy.power_model_of(gpu)
+        shown_w = energy.modelled_w(draw, part.operator, gpu, part.seconds)
         meter = meters.meter_of(gpu, meters.meter_name(part))
         if meter is not None:
             shown_w = meters.reading_w(meter, part.operator, part.seconds, shown_w)
         figures = {"watts": (shown_w, part.watts)}
         long = part.where(part.seconds >= meters.CONFIG.settled_s)
         if len(long):
-            draw_w = energy.power_w(long.operator, gpu, long.seconds)
+            draw_w = energy.modelled_w(draw, long.operator, gpu, long.seconds)
             [other] = [metered for metered in calibrations("power") if metered != part.gpu]
             model = energy.power_model_from(energy.measured_power(other) or {}, whole=False)
             other_w = energy.modelled_w(model, long.operator, gpu, long.seconds)

@@ -17,18 +17,21 @@ from typing import Any, NamedTuple
 from lab.tables.records import four_bit_experts, is_gpu, is_model, known_rows, model_name
 from lab.tables.rows import Record, evaluated, read_records
 from simulators.catalog.engine import load_engine
+from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.composition.replica import FRAMEWORKS, load_runtime
+from simulators.core.errors import UserError
 from simulators.core.folder import read_toml
 from simulators.serving.measured_deployments import INFERENCEX, Client, Deployed, EngineLaunch
 from simulators.workload.llm.parallelism import Parallelism
 
 FACTS = Record(read_toml(Path(__file__).with_suffix(".toml")))
 RECIPES = read_toml(Path(__file__).with_name("launch_recipes.toml"))
-SILICON, PEER, QWEN3_32B, QWEN3_32B_PEER, ANNOTATIONS, RESOLVED, SWEEPS = (
+SILICON, PEER, QWEN3_32B, QWEN3_32B_PEER, ANNOTATIONS, RESOLVED, SWEEPS, DATABASE = (
     FACTS.tables[name]
     for name in (
         *("silicon", "peer", "qwen3_32b", "qwen3_32b_peer", "annotations", "resolved", "sweeps"),
+        "database",
     )
 )
 NVIDIA, NVIDIA_TRTLLM = (
@@ -154,6 +157,7 @@ class PublicDeployment(Deployed):
     peer_ttft_s: float | None
     peer_tpot_s: float | None
     excluded: str  # reason to leave the row out of limited figures; empty: none
+    is_median: bool = False  # times are medians over requests, else means
 
     @property
     def group(self) -> str:
@@ -195,6 +199,56 @@ def silicon(reference: Path, table: str = SILICON, peer: str = PEER) -> list[Pub
         load = (one.layout, one.clients, one.prompt, one.output)
         found.setdefault((*one.family, *load, *times), one)
     return list(found.values())
+
+
+def database(reference: Path, vendor: str) -> list[PublicDeployment]:
+    """Return the deployments of InferenceX's database on a vendor's GPUs.
+
+    Aggregated runs without speculation. Older rows have only medians. A release that is newer than
+    the engine's file knows is today's.
+    """
+    rows = [
+        row
+        for row in read_records(reference / DATABASE, score_first=True)
+        if load_gpu(row.gpu).vendor == vendor
+    ]
+    return [_of_database(row) for row in rows]
+
+
+def _of_database(row: Record) -> PublicDeployment:
+    found = re.search(r":v(\d+(\.\d+)+)", row.framework_version or "")
+    version, measured = found.group(1) if found else "", row.date
+    try:
+        load_engine(row.framework).runtime_of_release(version)
+    except UserError:
+        version = measured = ""
+    recipe = recipe_of(row.framework, row.model, row.gpu, row.precision, row.date)
+    load = RecipeLoad(row.isl, row.osl, row.concurrency, row.decode_tp, row.decode_dp_attention)
+    statistic = "mean" if row.tpot_mean_ms else "median"
+    tp, dp = (1, row.decode_tp) if row.decode_dp_attention else (row.decode_tp, 1)
+    return PublicDeployment(
+        name=f"{row.run_id} {row.isl} {row.osl} {row.concurrency}",
+        measured=row.date,
+        family=(row.model, row.gpu, row.framework, row.precision, version),
+        framework=row.framework,
+        model=row.model,
+        gpu=row.gpu,
+        layout=Parallelism(tp=tp, attention_dp=dp, ep=row.decode_ep),
+        dtype=dtype_of(row.model, row.gpu, row.precision),
+        kv_dtype=(recipe.kv_dtype if recipe else "") or "fp8",
+        clients=row.concurrency,
+        prompt=row.isl,
+        output=row.osl,
+        launch=recipe.launch(load) if recipe else EngineLaunch(),
+        runtime=runtime_of(row.framework, version, measured),
+        release=release_of(version, measured),
+        ttft_s=row[f"ttft_{statistic}_ms"] * 1e-3,
+        tpot_s=row[f"tpot_{statistic}_ms"] * 1e-3,
+        peer_ttft_s=None,
+        peer_tpot_s=None,
+        excluded="",
+        is_median=statistic == "median",
+    )
 
 
 NEWER = "newer"

@@ -25,7 +25,14 @@ from simulators.collectives.library_models import Routed
 from simulators.collectives.measured import CollectiveTime
 from simulators.collectives.price import collective_time, expert_exchange_time
 from simulators.composition.adjustments import inside_others, launched, slowdown, throttled_s
-from simulators.composition.replica import BLOCKS, FRAMEWORKS, NARROW, WIDENED, Replica
+from simulators.composition.replica import (
+    BLOCKS,
+    FRAMEWORKS,
+    LATENT,
+    NARROW,
+    WIDENED,
+    Replica,
+)
 from simulators.core.columns import DATASHEET
 from simulators.core.jit import Floats
 from simulators.dataflow import price as dataflow
@@ -145,6 +152,7 @@ def message_rows(messages: Sequence[Collective], replica: Replica, part: str) ->
         pace = 1.0  # no fitted deployment ran DeepEP's kernels
         if not isinstance(message, ops.ExpertExchange):
             pace = replica.runtime.pace(replica.cluster.fabric_of(gpu), "messages")
+            once = later(once, replica.runtime.message_s.get(gpu.vendor, 0.0) / pace)
         hidden = replica.overlap if message.kind == "all_reduce" else 0.0
         factor = pace * (1.0 - hidden) * message.repeat
         seconds = once.time_s * factor
@@ -153,6 +161,15 @@ def message_rows(messages: Sequence[Collective], replica: Replica, part: str) ->
         hi_s = np.maximum(once.hi_s, once.time_s * MESSAGE_BAND) * factor
         rows.append(Row(message, part, seconds, joules, lo_s, hi_s, once.level))
     return rows
+
+
+def later(message: CollectiveTime, start_s: float) -> CollectiveTime:
+    """Return the price of a message that starts later; a message without bytes takes no time."""
+    if not start_s:
+        return message
+    added_s = np.where(np.asarray(message.time_s) > 0.0, start_s, 0.0)
+    times = {name: getattr(message, name) + added_s for name in ("time_s", "lo_s", "hi_s")}
+    return replace(message, **times)
 
 
 def message_time(message: Collective, replica: Replica) -> CollectiveTime:
@@ -186,8 +203,10 @@ def family_of(operator: Operator) -> str:
 
 
 def kernels_of(operator: Operator) -> str:
-    """Return the family; block-scaled products and experts with narrow weights have their own."""
+    """Return the family; block-scaled products, narrow experts and latents have their own."""
     family = family_of(operator)
+    if isinstance(operator, Attention) and operator.latent:
+        return f"{LATENT}{family}"
     if isinstance(operator, ops.Gemm | ops.GroupedGemm) and operator.weight_dtype == "fp8_block":
         return f"{BLOCKS}{family}"
     if not (isinstance(operator, ops.GroupedGemm) and operator.has_narrow_weights):

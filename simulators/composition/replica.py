@@ -23,7 +23,7 @@ from simulators.catalog.model import LanguageModel
 from simulators.catalog.sheet import fill
 from simulators.core.calibration import read_calibration, read_choice
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.core.folder import RUNTIMES
+from simulators.core.folder import RUNTIMES, once
 from simulators.dataflow.price import standing_w
 from simulators.evidence.lookup import BEST, DEFAULT_FRAMEWORK
 from simulators.kernels.energy import active_idle_w, idle_w_of
@@ -35,9 +35,10 @@ DEFAULT_RUNTIME = "graphs"
 FRAMEWORKS = engine_order()
 """Engines with kernels and an all-reduce of their own, the default first."""
 
-HOST = Path(__file__).parent / "calibration" / "host.toml"
+CALIBRATIONS = Path(__file__).parent / "calibration"
+HOST, ROCM = CALIBRATIONS / "host.toml", CALIBRATIONS / "rocm.toml"
 
-ANY = "any"
+ANY, OTHER, AMD = "any", "other", "amd"
 NOTHING = "nothing"
 """Value of an axis without a choice: no effect left out, no accelerator."""
 
@@ -59,9 +60,10 @@ EFFECTS = tuple(f.name for f in fields(Effects))
 TABLES = "kernels", "paces", "transferred", "many", "batch_times"
 """Optional tables of a runtime's file."""
 
-NARROW, WIDENED, BLOCKS = "narrow_", "widened_", "block_"
+NARROW, WIDENED, BLOCKS, LATENT = "narrow_", "widened_", "block_", "latent_"
 """Prefixes of a family for products with weights narrower than activations (4-bit weights, and
-8-bit weights that are multiplied in 16 bits) and for 8-bit products with scales of blocks."""
+8-bit weights that are multiplied in 16 bits), for 8-bit products with scales of blocks, and for
+latent attention."""
 
 FEW_TOKENS, MANY_TOKENS = 256.0, 2048.0
 """Limits of the paces of few and of many tokens."""
@@ -78,7 +80,9 @@ def plain_family(family: str) -> str:
     >>> plain_family("widened_experts")
     'experts'
     """
-    return family.removeprefix(NARROW).removeprefix(WIDENED).removeprefix(BLOCKS)
+    for prefix in (NARROW, WIDENED, BLOCKS, LATENT):
+        family = family.removeprefix(prefix)
+    return family
 
 
 def share_of_many(tokens: Column) -> Column:
@@ -141,6 +145,9 @@ class Runtime:
     prompt_layer_s: Mapping[str, float] = field(default_factory=dict)  # launches with prompts
     prompt_token_s: Mapping[str, float] = field(default_factory=dict)  # tokenization, per token
     prompt_ktoken_s: Mapping[str, float] = field(default_factory=dict)  # growth per 1,000 tokens
+    message_s: Mapping[str, float] = field(default_factory=dict)  # later start, by vendor
+    # Share of the intervals of kernels that whole passes show, by architecture.
+    interval_share: Mapping[str, float] = field(default_factory=dict)
     paces: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # device, family
     transferred: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # device, family
     many: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # paces of many tokens
@@ -182,10 +189,11 @@ class Runtime:
         plain = plain_family(family)
         today: Column = 1.0
         if not is_foreign:
-            few = self.pace(device, plain, is_own=is_own)
+            known = self.transferred.get(device, {})
+            few = self.pace(device, family if family in known else plain, is_own=is_own)
             many = self.many.get(device, {}).get(plain, few)
             today = few + (many - few) * share_of_many(tokens)
-        family = family.removeprefix(BLOCKS)
+        family = family.removeprefix(BLOCKS).removeprefix(LATENT)
         times = self.batch_times.get(f"{family}.{device}", self.batch_times.get(family, 1.0))
         return today * (1.0 + (times - 1.0) * _share_between(LONE_ROWS, INSTRUCTION_ROWS, rows))
 
@@ -290,10 +298,32 @@ def _runtime(path: Path, name: str, _mtime_ns: int) -> Runtime:
             )
         today, times = load_runtime(like), content.get("batch_times", {})
         kernels = {**today.kernels, **content.get("kernels", {})}
-        return replace(today, name=name, like=like, batch_times=times, kernels=kernels)
+        older = replace(today, name=name, like=like, batch_times=times, kernels=kernels)
+        return on_amd(older)
     tables = {table: content.get(table, {}) for table in TABLES}
     common = tables | {"name": name} | read_calibration(HOST)["host"]
-    return fill(Runtime, common | content["runtime"], path, "runtime")
+    return on_amd(fill(Runtime, common | content["runtime"], path, "runtime"))
+
+
+def on_amd(runtime: Runtime) -> Runtime:
+    """Return the runtime with its constants of AMD's GPUs, under ROCm.
+
+    Messages start later than NCCL's model says, in older releases more so. The decode kernel of
+    latent attention and large products have paces, since AITER and hipBLASLt were timed nowhere.
+    An engine without rows has the start time of the last release with rows.
+    """
+    if not runtime.framework:
+        return runtime
+    fitted = once(read_calibration, ROCM)
+    start_s = fitted["message_s"]
+    known = (name for name in (runtime.name, runtime.like) if name in start_s)
+    return replace(
+        runtime,
+        message_s={AMD: start_s[next(known, OTHER)]},
+        interval_share=fitted["interval_share"],
+        transferred={**runtime.transferred, **fitted["transferred"]},
+        many={**runtime.many, **fitted["many"]},
+    )
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,8 @@ def pass_interval_s(
     latency_s: Column, stages: Iterable[HalfWidths], replica: Replica
 ) -> tuple[Floats, Floats]:
     """Return the ends of the 90 % interval of a pass through all stages of a replica."""
-    half_widths = added(stages)
+    share = replica.runtime.interval_share.get(replica.gpu.architecture, 1.0)
+    half_widths = {family: share * one for family, one in added(stages).items()}
     if not has_related_gpu(replica.gpu, replica.level):
         half_widths = {"all": sum(half_widths.values(), HalfWidth())}
     return interval_s(latency_s, half_widths, unexplained_share(replica.runtime, replica.gpu))

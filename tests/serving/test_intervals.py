@@ -90,7 +90,7 @@ def chance(point: ServingPoint, name: str, margin: float) -> float:
 
 def test_unmeasured_gpu_has_a_wider_interval() -> None:
     measured = replace(POINT, model="llama3_1_70b", tp=8)
-    unmeasured = replace(measured, gpu="mi300x")
+    unmeasured = replace(measured, gpu="mi355x")
     assert width(unmeasured) > 1.4 * width(measured)
     for margin in (1.1, 1.2):
         known, unknown = (chance(one, "tpot_mean_s", margin) for one in (measured, unmeasured))
