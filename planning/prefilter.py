@@ -30,7 +30,7 @@ class Prefilter:
     latency in the steady state misses a deadline by far cannot meet the deadline. The steady state
     supports neither expert parallelism nor separate pools, so similar designs replace them: experts
     split by tensor parallelism, a prefill pool alone, and a decode pool whose prompts are cached.
-    Data-parallel attention has no bound.
+    Data-parallel attention has no bound, in a pool neither.
     """
 
     steady: Steady
@@ -69,8 +69,8 @@ class Prefilter:
             "cache.prefix_caching": True,
         }
         decode = _with(_pool(batch, "decode"), cached_prompts)
-        ttft = self._ratios(prefill, self.ttft_s, None)
-        return np.maximum(ttft, self._ratios(decode, None, self.tpot_s))
+        ttft = _bound(batch, "prefill", self._ratios(prefill, self.ttft_s, None))
+        return np.maximum(ttft, _bound(batch, "decode", self._ratios(decode, None, self.tpot_s)))
 
     def _ratios(self, batch: pa.RecordBatch, ttft_s: float | None, tpot_s: float | None) -> Floats:
         found = self.steady(batch)
@@ -84,6 +84,12 @@ class Prefilter:
                 ratios.append(metric(name) / limit_s)
         is_infeasible = np.isnan(metric("requests_per_s"))
         return np.where(is_infeasible, np.inf, np.fmax.reduce(ratios))
+
+
+def _bound(batch: pa.RecordBatch, name: str, ratios: Floats) -> Floats:
+    """Return the ratios of a pool, and 1 where its attention is data-parallel."""
+    groups = numbers(batch, f"pools.{name}_attention_dp").astype(np.float64)
+    return np.where(np.nan_to_num(groups, nan=1.0) > 1.0, 1.0, ratios)
 
 
 def _pool(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:

@@ -86,6 +86,7 @@ class Question:
     among: str  # the candidates, as in "on at most 8 of h100_sxm"
     advice: tuple[str, ...]  # lines shown if no design meets the deadlines
     target: Callable[[Mapping[str, Any]], str]  # returns a suggested export target
+    contrast: tuple[str, str, str] | None = None  # an axis, and names of designs at 0 and above
     copies: str = ""  # axis to minimise in each answer; empty: all points are evaluated
     options: tuple[str, ...] = ()  # axes, the default first, searched behind all others
     devices: str = ""  # derived column that grows with `copies`, such as the number of GPUs

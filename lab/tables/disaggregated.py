@@ -2,8 +2,10 @@
 
 InferenceX's rows do not say whether they ran with multi-token prediction, and a third did. Of the
 rows that its database resolves, those without it are read whose workers make up the stated GPUs.
-Assumed: experts on all GPUs of data-parallel attention are reached by DeepEP, or by a kernel as
-fast; and experts whose slices would be narrower than a block of scales are not sliced.
+Largest batches and kernels are those of the recipes (`disaggregated.toml`): in a closed loop with
+more clients than slots of decode workers, TTFT is the wait for a slot. Assumed: decodes reach
+experts on all GPUs of data-parallel attention by DeepEP, or by kernels as fast; and experts whose
+slices would be narrower than a block of scales are not sliced.
 """
 
 from __future__ import annotations
@@ -18,11 +20,17 @@ from lab.tables.records import is_gpu, is_model, model_name
 from lab.tables.rows import Record, read_records
 from simulators.catalog.model import load_model
 from simulators.core.fields import updated
+from simulators.core.folder import read_toml
 from simulators.serving.measured_deployments import Deployed, point_of
 from simulators.serving.point import OFF, ServingPoint
-from simulators.workload.llm.parallelism import AUTO as DEEPEP
-from simulators.workload.llm.parallelism import Parallelism
+from simulators.workload.llm.parallelism import (
+    GATHERED,
+    HIGH_THROUGHPUT,
+    LOW_LATENCY,
+    Parallelism,
+)
 
+RECIPES = read_toml(Path(__file__).with_suffix(".toml"))
 POOLS = ("prefill", "decode")
 BLOCK = 128
 """Numbers along a side of a block of scales."""
@@ -79,8 +87,10 @@ def _run(row: Record, resolved: Record) -> PooledRun | None:
         layouts[pool] = Parallelism(tp=tp, ep=ep, attention_dp=dp)
         own = {"gpus": workers * tp * dp, "tp": tp, "ep": ep, "attention_dp": dp}
         if ep == tp * dp and dp > 1:
-            own["moe_backend"] = DEEPEP
+            own["moe_backend"] = _backend(row, pool)
         options |= {f"pools.{pool}_{name}": value for name, value in own.items()}
+    if (most := _most_decodes(row)) is not None:
+        options["pools.decode_max_batch"] = most
     deployed = Deployed(
         framework=row.framework,
         model=model,
@@ -98,3 +108,20 @@ def _run(row: Record, resolved: Record) -> PooledRun | None:
     changes: dict[str, Any] = {"scheduling.async_scheduling": OFF, **options}
     point = updated(point_of(deployed), changes)
     return PooledRun(point, row.framework, deployed.ttft_s, deployed.tpot_s)
+
+
+def _backend(row: Record, pool: str) -> str:
+    """Return how tokens of a pool with data-parallel attention reach experts."""
+    if pool == "decode":
+        return LOW_LATENCY
+    worker = f"{row.framework} {row.gpu} {row.precision}"
+    return HIGH_THROUGHPUT if worker in RECIPES["deepep"] else GATHERED
+
+
+def _most_decodes(row: Record) -> int | None:
+    """Return the largest batch of a rank of decode workers, where the recipe states it."""
+    found: Any = RECIPES
+    for key in (row.framework, row.gpu, row.precision, f"{row.isl}_{row.osl}"):
+        found = found.get(key, {})
+    most: int | None = found.get(str(row.concurrency))
+    return most

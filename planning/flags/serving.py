@@ -13,7 +13,7 @@ from sweeper.questions import flag
 HELP = read_toml(Path(__file__).with_suffix(".toml"))
 """Help of the flags."""
 
-POOLS = NO, _, ONLY = "no", "also", "only"
+POOLS = NO, ALSO, ONLY = "no", "also", "only"
 """Separate prefill and decode pools: not tried, tried besides one pool, or tried alone."""
 
 BARE_TTFT_S, BARE_TPOT_S = 60.0, 1.0

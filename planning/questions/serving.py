@@ -20,7 +20,7 @@ from typing import Any
 from jinja2 import Template
 
 from planning.calibrate.deployment import calibrate_deployment
-from planning.flags.serving import ANY, CHECKPOINT, NO, NOTHING, ONLY, ServingFlags
+from planning.flags.serving import ALSO, ANY, CHECKPOINT, NO, NOTHING, ONLY, ServingFlags
 from planning.prefilter import Prefilter
 from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import Gpu, load_gpu
@@ -111,6 +111,8 @@ ALTERNATIVES = (
     "pools.decode_gpus",
     "pools.prefill_tp",
     "pools.decode_tp",
+    "pools.prefill_attention_dp",
+    "pools.decode_attention_dp",
 )
 """Fields, in one of which the runner-up differs from the best design."""
 
@@ -179,6 +181,9 @@ def question_of(flags: ServingFlags) -> Question:
         details=("moe.backend", "dtype", "max_batch", "chunk_size"),
         resolved={"max_batch": "max_num_seqs", "chunk_size": "token_budget"},
         alternatives=ALTERNATIVES,
+        contrast=(
+            ("pools.prefill_gpus", "one pool", "separate pools") if flags.pools == ALSO else None
+        ),
         described=_described,
         refused=refused,
         notes=notes,
@@ -303,7 +308,7 @@ def _space(
     slo = " AND ".join(f"{d.metric} <= {d.limit:g}" for d in deadlines)
     parallelism, rules = parallelism_of(models, flags.gpus)
     backends, supported = _moe_backends(flags, mixtures="ep" in parallelism)
-    pools, sizes = _pools(flags, tried)
+    pools, sizes = _pools(flags, tried, mixtures="ep" in parallelism)
     rules += [*supported, *sizes]
     if any(method["speculation.method"] != NOTHING for method in methods):
         rules.append(f"pp = 1 OR speculation.method = '{NOTHING}'")
@@ -555,11 +560,13 @@ def _moe_backends(flags: ServingFlags, *, mixtures: bool) -> tuple[dict[str, lis
 
 
 def _pools(
-    flags: ServingFlags, tried: Sequence[GpuOptions]
+    flags: ServingFlags, tried: Sequence[GpuOptions], *, mixtures: bool
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Return grids of separate prefill and decode pools, and their constraints.
 
-    KV caches move by RDMA; experts are split by tensor parallelism. Empty for `--pools no`.
+    Each pool has its own number of GPUs and tensor parallelism, or, for mixtures of experts,
+    data-parallel attention with experts on all GPUs of a replica. KV caches move by RDMA. Empty
+    for `--pools no`.
     """
     pools, gpus = flags.pools, flags.gpus
     if pools == NO:
@@ -568,26 +575,34 @@ def _pools(
     sizes = sorted(n for n in {*powers, *(3 * n for n in powers)} if n < gpus)
     if not sizes:
         raise UserError(f"--pools {pools}: two pools need at least two GPUs (--gpus)")
-    degrees = _powers(gpus - 1, MAX_TP)
-    separate: dict[str, Any] = {
-        "pools.prefill_gpus": sizes,
-        "pools.decode_gpus": sizes,
-        "pools.prefill_tp": degrees,
-        "pools.decode_tp": degrees,
-        "pools.kv_link": RDMA,
-    }
-    one_pool = {name: 1 if name.endswith("_tp") else 0 for name in separate}
     engines = [load_engine(name) for name in ENGINES.names()]
     able = {engine.schedulers[0]: engine.name for engine in engines if engine.kv_connector}
     if not any(scheduler in able for one in tried for scheduler in one.engines):
         raise UserError(f"--pools {pools}: separate pools need --engine {','.join(able.values())}")
+    widths = _powers(gpus - 1, MAX_EP)[1:] if mixtures else []
+    prefill, decode = (
+        [_pool(name, sizes, tp=_powers(gpus - 1, MAX_TP))]
+        + [_pool(name, sizes, attention_dp=width) for width in widths]
+        for name in ("prefill", "decode")
+    )
+    separate = [{**one, **other, "pools.kv_link": RDMA} for one in prefill for other in decode]
+    one_pool = {**dict.fromkeys(separate[0], 1), "pools.kv_link": AUTO}
+    one_pool |= {"pools.prefill_gpus": 0, "pools.decode_gpus": 0}
     rules = [
         "pools.prefill_gpus = 0 OR tp * pp * ep * attention_dp * replicas = 1",
-        "pools.prefill_gpus % pools.prefill_tp = 0",
-        "pools.decode_gpus % pools.decode_tp = 0",
+        "pools.prefill_gpus % (pools.prefill_tp * pools.prefill_attention_dp) = 0",
+        "pools.decode_gpus % (pools.decode_tp * pools.decode_attention_dp) = 0",
         f"pools.prefill_gpus = 0 OR scheduler IN ({_quoted(list(able))})",
     ]
-    return [separate] if pools == ONLY else [one_pool | {"pools.kv_link": AUTO}, separate], rules
+    return separate if pools == ONLY else [one_pool, *separate], rules
+
+
+def _pool(
+    name: str, sizes: Sequence[int], *, tp: Sequence[int] = (1,), attention_dp: int = 1
+) -> dict[str, Any]:
+    """Return the axes of a pool; its experts are on all ranks of data-parallel attention."""
+    axes = {"gpus": [*sizes], "tp": [*tp], "attention_dp": attention_dp, "ep": attention_dp}
+    return {f"pools.{name}_{axis}": values for axis, values in axes.items()}
 
 
 def _known(names: str, option: str, known: Sequence[str]) -> list[str]:

@@ -304,7 +304,13 @@ def _verdict(
         .with_columns(__flawed=pl.any_horizontal(pl.lit(False), *flaws))
     )
     meets = (pl.col("__late") <= 1.0) & ~pl.col("__flawed")
-    found = judged.filter(meets).bottom_k(_CANDIDATES, by=question.without_price).collect()
+    kinds = [pl.lit(True)]
+    if question.contrast:
+        kinds = [pl.col(question.contrast[0]) == 0, pl.col(question.contrast[0]) > 0]
+    found = pl.concat(
+        judged.filter(meets & kind).bottom_k(_CANDIDATES, by=question.without_price)
+        for kind in kinds
+    ).collect()
     if found.is_empty():
         near = judged.bottom_k(1, by="__late").collect().to_dicts()
         why = "; ".join(_flaws(question, near[0])) if near else _usual_reason(rows)
@@ -588,6 +594,8 @@ class Answer:
             print_words(f"Time by evidence: {shares}{self._weakest(row)}.")
         for second in self._alternatives(best):
             print_words(self._alternative(row, second))
+        if question.contrast:
+            print_words(self._contrast(best, *question.contrast))
         for prices in question.prices[1:]:
             self._print_other_prices(best, found, prices)
 
@@ -652,6 +660,18 @@ class Answer:
         sheet = "" if is_measured(second) or not is_measured(row) else ", mostly from data sheets"
         said = f"{what}, {only}{_probability(second)}{sheet}"
         return f"Alternative: {self._described(second)}: {said}."
+
+    def _contrast(self, best: Verdict, axis: str, without: str, with_it: str) -> str:
+        """Return what the cheapest design of the other kind costs, likely ones first."""
+        row, is_with = best.design, best.design[axis] > 0
+        others = [r for v in self.verdicts if v.given == best.given for r in v.others]
+        rest = [r for r in others if (r[axis] > 0) != is_with]
+        kind = without if is_with else with_it
+        if not rest:
+            return f"No design with {kind} meets the SLO."
+        likely = [r for r in rest if r["probability"] >= row["probability"]] or rest
+        second = min(likely, key=self._price)
+        return self._alternative(row, second).replace("Alternative", f"With {kind}", 1)
 
     def _print_nearest(self, found: Sequence[Verdict]) -> None:
         question = self.question
