@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from simulators.catalog.cluster import AUTO, Cluster, cluster_for
+from simulators.catalog.gpu import load_gpu
 from simulators.collectives import phase_model as at
 from simulators.collectives.algorithms import (
     ALL_GATHER,
@@ -28,9 +30,16 @@ from simulators.collectives.events.run import (
     simulate,
     uncontended_ns,
 )
-from simulators.collectives.library_models import network_between
+from simulators.collectives.library_models import (
+    HIGH_THROUGHPUT,
+    LOW_LATENCY,
+    Routed,
+    between_s,
+    network_between,
+)
 from simulators.collectives.measured import CollectiveTime, busbw_factor, measured_time, over_nodes
 from simulators.collectives.point import EVENTFUL, CollectivePoint
+from simulators.collectives.price import expert_exchange_time
 from simulators.collectives.topologies.blocks import ALGORITHM, BLOCK, FULL_BLOCK, RANKS, RING_BLOCK
 from simulators.collectives.topologies.plan import NS, Plan, plan_among, plan_of
 from simulators.collectives.traces.operators import Message
@@ -38,6 +47,7 @@ from simulators.collectives.traces.step import load_step
 from simulators.collectives.traces.timeline import Timeline
 from simulators.core.columns import (
     DATASHEET,
+    FITTED,
     LEVELS,
     MEASURED,
     alike,
@@ -63,6 +73,7 @@ class CollectiveBatch:
     requests: NDArray[np.int64]
     memory_bytes_per_s: NDArray[np.float64]
     size_bytes: NDArray[np.int64]
+    routed: NDArray[np.int64]  # experts and experts per token
 
     @staticmethod
     def of(batch: pa.RecordBatch) -> CollectiveBatch:
@@ -92,7 +103,8 @@ class CollectiveBatch:
         requests[:, at.ENDPOINT_NS] = np.rint(numbers(batch, "endpoint_delay_s") * NS)
         codes, orders = words["order"]
         requests[:, at.BASELINE] = np.array([o == "baseline" for o in orders], np.int64)[codes]
-        return CollectiveBatch(words, plans, plan, requests, memory, size)
+        routed = [numbers(batch, name).astype(np.int64) for name in ("experts", "top_k")]
+        return CollectiveBatch(words, plans, plan, requests, memory, size, np.stack(routed, axis=1))
 
     def of_messages(self, row: int, messages: Sequence[Message]) -> CollectiveBatch:
         """Return a batch of a step's messages, each on its part of the network of one row."""
@@ -109,7 +121,8 @@ class CollectiveBatch:
         requests[:, at.SIZE] = _padded(size, op, everyone, requests[:, at.SPLITS])
         gathered = size * np.where(op == ALL_GATHER, everyone, 1)
         memory = np.full(count, self.memory_bytes_per_s[row])
-        return CollectiveBatch(words, plans, np.arange(count), requests, memory, gathered)
+        routed = np.tile(self.routed[row], (count, 1))
+        return CollectiveBatch(words, plans, np.arange(count), requests, memory, gathered, routed)
 
     def named_at(self, name: str, row: int) -> str:
         """Return the value of a text column in one row."""
@@ -172,17 +185,24 @@ def measured_s(
     gpu: str,
     library: str,
     dtype: str,
+    routed: tuple[int, int],
     size_bytes: Floats,
     requests: Ints,
     memory_bytes_per_s: Floats,
 ) -> CollectiveTime:
     """Return the time of a collective on one node or several.
 
+    `routed` are experts and experts per token of an exchange by DeepEP.
+
     Raises:
         UnknownNameError: the library was not measured on this GPU.
         Infeasible: this collective was not measured with the library.
     """
     inside = plan.topology.dimensions[0].ranks
+    if library in EXCHANGES:
+        if collective != "all_to_all":
+            raise Infeasible("not_measured", f"{library} sends tokens to experts: an all_to_all")
+        return _exchanged(plan, library, gpu, Routed(*routed), size_bytes)
 
     def timed(part: str) -> CollectiveTime:
         return measured_time(
@@ -196,10 +216,16 @@ def measured_s(
 
     if plan.ranks == inside:
         return timed(collective)
-    between_s = _between_s(plan, collective, size_bytes / inside, requests, memory_bytes_per_s)
-    level, band = np.full(size_bytes.shape, DATASHEET), network_between(collective).band
-    between = CollectiveTime(between_s, between_s / band, between_s * band, level)
-    found = over_nodes(collective, between, timed)
+    known, is_exchange = network_between(collective), collective == "all_to_all"
+    if is_exchange:  # as NCCL exchanges, whatever the algorithm of the topology
+        nodes, cluster = plan.ranks // inside, _cluster_of(plan, gpu)
+        nodes_s = between_s(collective, size_bytes, nodes, inside, cluster, known)
+    else:
+        share_bytes = size_bytes / inside
+        nodes_s = _between_nodes_s(plan, collective, share_bytes, requests, memory_bytes_per_s)
+    level = np.full(size_bytes.shape, FITTED if is_exchange else DATASHEET)
+    between = CollectiveTime(nodes_s, nodes_s / known.band, nodes_s * known.band, level)
+    found = over_nodes(collective, between, timed, at_once=is_exchange)
     if inside == 1:
         return found
     node = timed(collective)  # no setting is better known than a measured node
@@ -208,7 +234,40 @@ def measured_s(
     return replace(found, lo_s=lo_s, hi_s=hi_s)
 
 
-def _between_s(
+EXCHANGES = {"deepep_high_throughput": HIGH_THROUGHPUT, "deepep_low_latency": LOW_LATENCY}
+"""Modes of DeepEP's kernels by library."""
+
+
+def _exchanged(
+    plan: Plan, library: str, gpu: str, routed: Routed, size_bytes: Floats
+) -> CollectiveTime:
+    """Return the time of a dispatch or a combine by DeepEP; a copy of a token for each expert."""
+    if routed.experts % plan.ranks or routed.top_k > routed.experts:
+        raise Infeasible(
+            "experts",
+            f"{routed.experts} experts, {routed.top_k} per token, on {plan.ranks} ranks: "
+            "ranks have equally many experts, a token at most all",
+        )
+    return expert_exchange_time(
+        EXCHANGES[library],
+        size_bytes / routed.top_k,
+        routed,
+        ranks=plan.ranks,
+        gpu=load_gpu(gpu),
+        cluster=_cluster_of(plan, gpu),
+    )
+
+
+def _cluster_of(plan: Plan, gpu: str) -> Cluster:
+    """Return the GPU's usual cluster with the nodes of a plan and its slowest link between them."""
+    node, *outer = plan.topology.dimensions
+    usual = cluster_for(AUTO, load_gpu(gpu))
+    slowest = min((one.bytes_per_s for one in outer), default=usual.inter.bytes_per_s)
+    inter = replace(usual.inter, bytes_per_s=slowest)
+    return replace(usual, gpus_per_node=node.ranks, inter=inter)
+
+
+def _between_nodes_s(
     plan: Plan, collective: str, share_bytes: Floats, requests: Ints, memory_bytes_per_s: Floats
 ) -> Floats:
     """Return the seconds of the dimensions between nodes, by the phase model."""
@@ -453,14 +512,15 @@ def _measured(rows: CollectiveBatch, times: Times) -> None:
     """Write the times of rows with the fidelity `measured`; rows of one curve are read together."""
     where = np.flatnonzero(rows.is_word("fidelity", "measured") & (times.reasons == ""))
     named = ("collective", "gpu", "library", "dtype")
-    codes = np.stack([rows.plan[where], *(rows.words[n][0][where] for n in named)], axis=1)
-    distinct, member = np.unique(codes, axis=0, return_inverse=True)
-    for g, (plan, *group) in enumerate(distinct):
+    codes = [rows.plan[where], *rows.routed[where].T, *(rows.words[n][0][where] for n in named)]
+    distinct, member = np.unique(np.stack(codes, axis=1), axis=0, return_inverse=True)
+    for g, (plan, experts, top_k, *group) in enumerate(distinct):
         mine = where[member.reshape(-1) == g]
         words = {n: rows.words[n][1][int(c)] for n, c in zip(named, group, strict=True)}
         try:
             found = measured_s(
                 rows.plans[plan],
+                routed=(int(experts), int(top_k)),
                 size_bytes=rows.size_bytes[mine].astype(np.float64),
                 requests=rows.requests[mine],
                 memory_bytes_per_s=rows.memory_bytes_per_s[mine],

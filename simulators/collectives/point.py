@@ -15,6 +15,7 @@ EVENTFUL = {"event": IN_TURN, "flow": SHARED}
 FIDELITIES = ("analytic", *EVENTFUL, "measured")
 ORDERS = ("bandwidth_aware", "baseline")
 _chunks = partial(choice, at_least=1, at_most=1 << 16)
+_routing = partial(choice, at_least=1, at_most=1 << 16)
 _delay = partial(choice, unit="s", at_least=0, at_most=1.0)
 
 
@@ -84,9 +85,14 @@ class CollectivePoint:
     )
     gpu: str = choice("the GPU of measured curves", names="gpu", default="h100_sxm")
     library: str = choice(
-        "library of measured curves: nccl, or an engine with its own all-reduce", default="nccl"
+        "library of measured times: nccl, an engine with its own all-reduce, or for the all_to_all "
+        "of experts deepep_high_throughput or deepep_low_latency, whose size_bytes are a copy of "
+        "every token for each of its experts",
+        default="nccl",
     )
     dtype: str = asked("precision of measured curves", default="fp16")
+    experts: int = _routing("experts on all ranks of an all_to_all by DeepEP", default=256)
+    top_k: int = _routing("experts that a token is sent to, by DeepEP", default=8)
 
 
 _time = partial(metric, unit="s", page="collectives.md#time-and-bandwidth")

@@ -1,9 +1,9 @@
 """One collective, or a step of many, on one network: time, bandwidths, bytes and energy.
 
-Several fidelities have one interface. `measured` is the measured time of NCCL, or of a framework's
-own all-reduce, inside a node; `analytic` and `event` are models of an algorithm on a topology,
-without and with contention, equal to ASTRA-sim's to the nanosecond; in `flow` messages share links
-max-min fairly. Only `measured` claims to predict hardware.
+Several fidelities have one interface. `measured` is the measured time of NCCL, of a framework's own
+all-reduce inside a node, or of DeepEP's exchange of tokens; `analytic` and `event` are models of an
+algorithm on a topology, without and with contention, equal to ASTRA-sim's to the nanosecond; in
+`flow` messages share links max-min fairly. Only `measured` claims to predict hardware.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from simulators.collectives import phase_model as at
 from simulators.collectives.algorithms import ALGORITHMS, COLLECTIVES
 from simulators.collectives.fidelities import CollectiveBatch, Times, played, timed
+from simulators.collectives.library_models import BETWEEN_CALIBRATION, EXCHANGE_CALIBRATION
 from simulators.collectives.measured import GROWTH, NETWORKS
 from simulators.collectives.point import EVENTFUL, CollectiveMetrics, CollectivePoint
 from simulators.collectives.topologies import blocks
@@ -154,7 +155,7 @@ class Collectives:
             return trace_files(str(value))
         if name == "gpu" and str(value) in NETWORKS.names():
             return (NETWORKS.find(str(value)),)
-        return (GROWTH,) if name == "" else ()
+        return (GROWTH, BETWEEN_CALIBRATION, EXCHANGE_CALIBRATION) if name == "" else ()
 
     def warm_up(self) -> None:
         """Compile the models."""

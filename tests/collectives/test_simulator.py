@@ -10,7 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from simulators.catalog.cluster import load_cluster
+from simulators.catalog.gpu import load_gpu
 from simulators.collectives.point import CollectivePoint
+from simulators.collectives.price import collective_time
 from simulators.collectives.simulator import SIMULATOR
 from simulators.core.errors import Infeasible, UserError
 
@@ -232,6 +235,65 @@ def test_int8_cannot_use_in_network_reduction() -> None:
 def test_custom_all_reduce_of_a_framework_is_faster_for_small_messages() -> None:
     own, nccl = evaluate(size_bytes=8192, library=["trtllm", "nccl"], dtype="bf16")["time_s"]
     assert own < 0.5 * nccl
+
+
+def test_measured_all_to_all_over_nodes_is_that_of_nccl_on_the_links_of_the_topology() -> None:
+    dgx, h100 = load_cluster("dgx_h100"), load_gpu("h100_sxm")
+    sizes = [1 << 16, 1 << 24, 1 << 30]
+    given = {"topology": "switch:8,switch:4", "link_bytes_per_s": dgx.inter.bytes_per_s}
+    answer = evaluate(collective="all_to_all", size_bytes=sizes, **given)
+    priced = collective_time("all_to_all", np.array(sizes, float), ranks=32, gpu=h100, cluster=dgx)
+    assert answer["time_s"] == pytest.approx(priced.time_s.tolist())
+    assert answer["fitted_share"] == [1.0] * 3
+    [half] = evaluate(**given | {"collective": "all_to_all", "link_bytes_per_s": 25e9})["time_s"]
+    [whole] = evaluate(**given | {"collective": "all_to_all"})["time_s"]
+    assert half > whole
+
+
+def test_dispatch_by_deepep_has_the_time_that_its_authors_publish() -> None:
+    """DeepEP's README, low latency on H800: 128 tokens of 7,168 numbers, combined in 16 bits."""
+    published_s = {"switch:8": 114e-6, "switch:8,switch:4": 273e-6, "switch:8,switch:16": 369e-6}
+    answer = evaluate(
+        collective="all_to_all",
+        library="deepep_low_latency",
+        gpu="h800",
+        topology=list(published_s),
+        link_bytes_per_s=50e9,
+        size_bytes=128 * 8 * 7168 * 2,
+    )
+    assert answer["time_s"] == pytest.approx(list(published_s.values()), rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"library": "deepep_low_latency"}, "not_measured: deepep_low_latency sends tokens"),
+        (
+            {
+                "library": "deepep_high_throughput",
+                "collective": "all_to_all",
+                "topology": "switch:6",
+            },
+            "experts: 256 experts, 8 per token, on 6 ranks",
+        ),
+        (
+            {"library": "deepep_low_latency", "collective": "all_to_all", "experts": 8, "top_k": 9},
+            "experts: 8 experts, 9 per token",
+        ),
+        (
+            {"library": "oneccl", "collective": "all_to_all", "gpu": "b60"},
+            "not_measured: oneccl on b60: no all_to_all",
+        ),
+        (
+            {"library": "vllm", "collective": "all_to_all"},
+            "not_measured: vllm on h100_sxm: no all_to_all",
+        ),
+    ],
+)
+def test_all_to_all_without_measurements_is_refused(given: dict[str, Any], reason: str) -> None:
+    answer = evaluate(**given)
+    assert answer["status"] == ["infeasible"]
+    assert answer["reason"][0].startswith(reason)
 
 
 def test_small_messages_beyond_measured_ranks_take_longer() -> None:
