@@ -18,7 +18,8 @@ import polars as pl
 from lab.tables.rows import STORED_RUNS, evaluated
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats, Ints
-from simulators.serving.demand.requests import Prefixes, Requests, of_sessions
+from simulators.serving.demand.prefixes import Prefixes, of_sessions
+from simulators.serving.demand.requests import Requests
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.limits import ReplicaLimits, load_router, load_scheduler
 from simulators.serving.engine.replica import PRICE, ReplicaState, kernel

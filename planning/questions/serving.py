@@ -29,6 +29,7 @@ from simulators.catalog.price import HOURS_PER_YEAR, load_prices
 from simulators.composition.engine_defaults import is_supported, limits
 from simulators.core.errors import UserError
 from simulators.core.folder import ENGINES, MODELS, ROUTERS, read_toml
+from simulators.serving.demand.sessions import sessions_of
 from simulators.serving.demand.workloads import is_trace, load_trace
 from simulators.serving.measured_deployments import measured_rows
 from simulators.serving.point import AUTO, CLOSED, DRAFT, RDMA, SPECULATIONS
@@ -73,6 +74,21 @@ MOE_BACKENDS = {"vllm_v1": (GATHERED, HIGH_THROUGHPUT, LOW_LATENCY), "sglang": B
 DEFAULT_DTYPE, OLDER_DTYPE = "bf16", "fp16"
 """Precision of checkpoints that state none; GPUs without bf16 use fp16."""
 
+TTFT_S, AGENTS_TTFT_S = 1.0, 30.0
+"""Deadlines of TTFT by default. Prompts of agents have 100,000 tokens and more."""
+
+AGENTS_DURATION_S = 900.0
+"""Time of sending of agents: the shortest that AgentX accepts."""
+
+AGENTS_SHOWN = (
+    "e2e_per_token_p90_s",
+    "prefix_hit_ratio",
+    "computed_prompt_tokens_per_s",
+    "tokens_per_s_per_gpu",
+    "cost_usd_per_session",
+)
+"""Metrics of an answer about agents, beside those of all answers."""
+
 TAIL_REQUESTS = 50
 """Requests beyond a percentile that make the percentile stable, for random loads."""
 
@@ -81,6 +97,9 @@ MIN_DURATION_S = 120.0
 
 FEW_REQUESTS = 4000
 """Requests of a faster, less exact answer."""
+
+LANES = 16
+"""Sessions of agents at once, without --lanes."""
 
 ROUNDS = 10
 """Requests per client of a closed loop."""
@@ -123,8 +142,10 @@ def question_of(flags: ServingFlags) -> Question:
     Raises:
         UserError: a number is not above zero, or a name is unknown.
     """
-    flags = replace(flags, dtype=flags.dtype.lower())
-    _check(flags)
+    agents = _is_of_agents(flags)
+    ttft_s = (AGENTS_TTFT_S if agents else TTFT_S) if flags.ttft is None else flags.ttft
+    flags = replace(flags, dtype=flags.dtype.lower(), ttft=ttft_s)
+    _check(flags, agents=agents)
     models = _named(flags.model, _model_name)
     substitutes = _substitutes(flags.model, flags.workload)
     gpus = _named(flags.gpu, lambda name: load_gpu(name).name)
@@ -145,16 +166,25 @@ def question_of(flags: ServingFlags) -> Question:
             limit=limit,
             interval=f"{kind}_p99_s" if is_tail else f"{kind}_mean_s",
         )
-        for kind, limit in (("ttft", flags.ttft), ("tpot", flags.tpot))
+        for kind, limit in (("ttft", ttft_s), ("tpot", flags.tpot))
     )
     space = _space(flags, models, tried, grids, methods, load, deadlines, prices[0])
     mark = hashlib.blake2b(json.dumps(space).encode(), digest_size=3).hexdigest()
     rates = ", ".join("its own" if rate is None else f"{rate:.4g}" for rate in load.rates)
     asked = "the load of the trace" if load.rates == (None,) else f"{rates} requests per second"
     if load.clients:
-        asked = f"{', '.join(map(str, load.clients))} concurrent requests"
+        what = "sessions of agents at once" if agents else "concurrent requests"
+        asked = f"{', '.join(map(str, load.clients))} {what}"
     smaller, needed = _remedies(tried, flags.gpus)
-    less = "--concurrency" if load.clients else "--traffic 0.5x" if None in load.rates else "--qps"
+    less = (
+        "--lanes"
+        if agents
+        else "--concurrency"
+        if load.clients
+        else "--traffic 0.5x"
+        if None in load.rates
+        else "--qps"
+    )
     percentiles = sorted({50, flags.percentile, 99})
     latencies = [f"{kind}_p{p}_s" for kind in ("ttft", "tpot") for p in percentiles]
     return Question(
@@ -172,11 +202,11 @@ def question_of(flags: ServingFlags) -> Question:
         budget=flags.budget,
         without_price="gpus",
         deadlines=deadlines,
-        prefilter=Prefilter(
-            SIMULATOR.evaluate, load.own_rate, flags.ttft if is_tail else None, flags.tpot
-        ),
+        prefilter=None
+        if agents
+        else Prefilter(SIMULATOR.evaluate, load.own_rate, ttft_s if is_tail else None, flags.tpot),
         excluded={"saturated": "the queue grows without bound"},
-        shown=(*latencies, "tokens_per_s", "mean_batch"),
+        shown=(*latencies, "tokens_per_s", "mean_batch", *(AGENTS_SHOWN if agents else ())),
         asked=lambda row: _replayed(row, flags.workload, load) + substitutes,
         details=("moe.backend", "dtype", "max_batch", "chunk_size"),
         resolved={"max_batch": "max_num_seqs", "chunk_size": "token_budget"},
@@ -212,7 +242,20 @@ def _faster(load: OfferedLoad) -> str:
     return f"--requests {FEW_REQUESTS} (the first of {requests:,})"
 
 
-def _check(flags: ServingFlags) -> None:
+def _is_of_agents(flags: ServingFlags) -> bool:
+    """Return whether the workload has sessions of agents."""
+    return sessions_of(flags.workload, 0, 1, 1) is not None
+
+
+def _check(flags: ServingFlags, *, agents: bool) -> None:
+    if flags.lanes and not agents:
+        raise UserError(
+            f"--lanes: workload '{flags.workload}' has no sessions of agents; use --concurrency"
+        )
+    if agents:
+        for name in ("isl", "osl", "concurrency"):
+            if getattr(flags, name):
+                raise UserError(f"--{name} has no meaning for sessions of agents; use --lanes")
     for what in ("qps", "ttft", "tpot", "budget"):
         value = getattr(flags, what)
         if value is not None and not value > 0:
@@ -312,11 +355,17 @@ def _space(
     rules += [*supported, *sizes]
     if any(method["speculation.method"] != NOTHING for method in methods):
         rules.append(f"pp = 1 OR speculation.method = '{NOTHING}'")
-    hashed = is_trace(flags.workload) and load_trace(flags.workload, flags.requests).hashes
-    is_shared = bool(flags.system_prompt or hashed)
+    agents = _is_of_agents(flags)
+    hashed = (
+        not agents
+        and is_trace(flags.workload)
+        and load_trace(flags.workload, flags.requests).hashes
+    )
+    is_shared = bool(flags.system_prompt or hashed or agents or flags.host_kv)
     shared = {
         "sessions.system_prompt_tokens": flags.system_prompt,
-        "cache.prefix_caching": [True, False],
+        "cache.prefix_caching": [True] if agents or flags.host_kv else [True, False],
+        "cache.prefix_host_bytes": flags.host_kv,
     }
     routers = _routers(flags, is_shared=is_shared)
     if len(routers) > 1:
@@ -327,6 +376,7 @@ def _space(
             "workload": flags.workload,
             **(shared if is_shared else {}),
             "router": routers,
+            **({"sessions.duration_s": AGENTS_DURATION_S} if agents and load.clients else {}),
             **parallelism,
             **backends,
             "qps": list(load.rates),
@@ -435,6 +485,8 @@ def _routers(flags: ServingFlags, *, is_shared: bool) -> list[str]:
         return _named(flags.router, lambda name: _known(name, "--router", ROUTERS.names())[0])
     if flags.gpus == 1:
         return [ROUND_ROBIN]
+    if _is_of_agents(flags):
+        return [SHARED_ROUTER]
     return [*ROUTERS_TRIED, *([SHARED_ROUTER] if is_shared else [])]
 
 
@@ -445,7 +497,7 @@ def _chunk_sizes(flags: ServingFlags) -> list[int | None]:
         UserError: a size is not a whole number above 0.
     """
     if flags.chunk_size == ANY:
-        return [None, *CHUNK_SIZES]
+        return [None] if _is_of_agents(flags) else [None, *CHUNK_SIZES]
     sizes = [number_in(word.strip()) for word in flags.chunk_size.split(",")]
     if any(size is None or size < 1 or size % 1 for size in sizes):
         raise UserError(f"--chunk-size {flags.chunk_size}: write tokens, as in 2048,8192")
@@ -654,6 +706,11 @@ class OfferedLoad:
 def _offered_load(flags: ServingFlags) -> OfferedLoad:
     """Return the load: a whole trace, or enough requests for a stable percentile."""
     qps, traffic = flags.qps, _factors(flags.traffic)
+    if _is_of_agents(flags) and (flags.lanes or qps is None):
+        if qps is not None:
+            raise UserError("--lanes and --qps are two loads; write one of them")
+        lanes = tuple(max(1, round((flags.lanes or LANES) * factor)) for factor in traffic)
+        return OfferedLoad((None,), flags.requests, 0, nan, lanes)
     tail = TAIL_REQUESTS / (1.0 - flags.percentile / 100.0)
     if flags.concurrency:
         if qps is not None:

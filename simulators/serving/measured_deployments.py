@@ -438,14 +438,18 @@ def width_from(table: Mapping[str, float]) -> Width:
     return Width(**{name: float(table[name]) for name in ("engine", "below", "above")})
 
 
-def latency_intervals(runtime: str, passes: Mapping[str, Ends]) -> Mapping[str, Ends]:
+def latency_intervals(
+    runtime: str, passes: Mapping[str, Ends], *, is_measured_load: bool = True
+) -> Mapping[str, Ends]:
     """Return the 90 % intervals of latencies by metric, given the intervals of the passes.
+
+    Under a kind of load that no deployment was measured with, they are the widest of all engines.
 
     >>> low, high = latency_intervals("vllm", {"tpot": (0.8, 1.2)})["tpot"]
     >>> low < 1.0 < high
     True
     """
-    engines = engines_of(load_runtime(runtime).framework)
+    engines = engines_of(load_runtime(runtime).framework if is_measured_load else UNMEASURED)
     found = {}
     for metric, ends in passes.items():
         intervals = [fitted_width(engine, metric).interval(ends) for engine in engines]

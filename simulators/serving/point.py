@@ -91,8 +91,8 @@ class SpeculationConfig:
         default=FIXED,
     )
     acceptance: str = choice(
-        "acceptance rate of draft tokens, given the earlier ones: one, or one per position; "
-        "empty: as measured",
+        "acceptance rate of draft tokens, given the earlier ones: one, or one per position; or "
+        "length=2.6, tokens per iteration; empty: as measured",
         default="",
     )
 
@@ -300,6 +300,13 @@ class SessionsConfig:
         default=0,
     )
     system_prompt_tokens: int = asked("tokens that begin all prompts", at_least=0, default=0)
+    duration_s: float = asked(
+        "sessions of agents: time of sending, after each client has warmed up in the middle of a "
+        "session; 0: every session once, from its start",
+        unit="s",
+        at_least=0.0,
+        default=0.0,
+    )
 
 
 @dataclass(frozen=True)
@@ -496,7 +503,7 @@ class ServingPoint:
         default=1.0,
     )
     workload: str = asked(
-        "lengths: chat, code, sharegpt, summarization, a file, or the path of a trace",
+        "lengths: chat, code, sharegpt, summarization, agentic, a file, or the path of a trace",
         names="workload",
         default="chat",
     )

@@ -18,6 +18,7 @@ from simulators.core.jit import Kernel
 from simulators.serving.adapters import popularity
 from simulators.serving.answer.summary import ServingRun
 from simulators.serving.demand.requests import Requests, requests_of, stream
+from simulators.serving.demand.sessions import sessions_of
 from simulators.serving.deployment import (
     NO_SERVER,
     AutoscalingPlan,
@@ -39,6 +40,7 @@ from simulators.serving.engine.limits import (
     load_router,
     load_scheduler,
 )
+from simulators.serving.engine.replica import ReplicaState
 from simulators.serving.engine.service import (
     Decoders,
     EngineKernels,
@@ -80,18 +82,25 @@ class RunCache:
         self.user_rows = UserRows()
         self.deployment = _once(functools.partial(deployment_of, runtime=runtime), DEPLOYED)
         self.requests = _once(requests_of, DEMANDED)
-        self.bands = _once(self._bands, (*DEPLOYED, "iteration_table", "speculation.acceptance"))
+        self.bands = _once(
+            self._bands, (*DEPLOYED, "iteration_table", "speculation.acceptance", "workload")
+        )
 
     def _bands(self, point: ServingPoint) -> Mapping[str, Ends]:
         """Return the 90 % intervals of a deployment's latencies; none with a user's operator times.
 
-        Measured acceptance rates add their own error to the times between tokens.
+        Measured acceptance rates add their own error to the times between tokens. No deployment was
+        measured under sessions of agents.
         """
         if point.iteration_table:
             return {}
         built = self.deployment(point)
         reach = [prices_of(point, pool.hardware)[0].reach for pool in built.pools or (built,)]
-        found = latency_intervals(point.runtime, {**reach[0], "tpot": reach[-1]["tpot"]})
+        found = latency_intervals(
+            point.runtime,
+            {**reach[0], "tpot": reach[-1]["tpot"]},
+            is_measured_load=sessions_of(point.workload, point.seed, 1, 1) is None,
+        )
         drafts = point.speculation
         if drafts.method == NOTHING or not drafts.num_draft_tokens or drafts.acceptance.strip():
             return found
@@ -166,12 +175,26 @@ class PreparedRun:
             log_rows=log_rows,
             decoders=decoders,
         )
+        served = self.admitted
+        if served.graph is not None:  # requests beyond the time of sending are never sent
+            completed = np.flatnonzero(state.times[:, at.COMPLETED] >= 0.0)
+            served = _without_cut_sessions(served, state).take(completed)
+            state = state._replace(request=state.request[completed], times=state.times[completed])
         if self.frontend != NO_SERVER:
             state = seen_by_clients(state)
         tables = [pool.table for pool in self.pools]
         return ServingRun(
-            self.point, self.deployment, tables, self.admitted, self.rejected, state, self.plan
+            self.point, self.deployment, tables, served, self.rejected, state, self.plan
         )
+
+
+def _without_cut_sessions(asked: Requests, state: ReplicaState) -> Requests:
+    """Return the requests with the sessions that the end of sending cut marked as not whole."""
+    graph, session = asked.graph, asked.session
+    if graph is None or session is None:
+        return asked
+    cut = np.isin(session, session[state.times[:, at.COMPLETED] < 0.0])
+    return replace(asked, graph=replace(graph, of_whole_session=graph.of_whole_session & ~cut))
 
 
 def run_of(

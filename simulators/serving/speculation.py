@@ -59,20 +59,26 @@ CALIBRATION = Path(__file__).parent / "calibration" / "acceptance.toml"
 def survival(method: str, written: str, drafted: int) -> tuple[float, ...]:
     """Return the probabilities that at least 1, 2 ... draft tokens of an iteration are accepted.
 
-    `written` holds one acceptance rate for all positions or one per position; if empty, the
-    measured rates of the method are used.
+    `written` holds one acceptance rate for all positions or one per position, or `length=` and a
+    mean number of tokens per iteration; if empty, the measured rates of the method are used.
+    Benchmark clients force a length as engines do (vLLM's and SGLang's synthetic acceptance): the
+    first drafts are always accepted, the next one with the probability that gives the length.
 
     Raises:
         UserError: a rate is not between 0 and 1, or the method has no measured rates.
 
     >>> survival("", "0.5", 3)
     (0.5, 0.25, 0.125)
+    >>> [round(share, 2) for share in survival("mtp", "length=2.6", 3)]
+    [1.0, 0.6, 0.0]
     """
     return tuple(accumulate(rates_of(method, written, drafted), mul))
 
 
 def rates_of(method: str, written: str, drafted: int) -> list[float]:
     """Return the conditional acceptance rate of each position; the last rate is repeated."""
+    if written.strip().startswith(FORCED):
+        return _forced_rates(written, drafted)
     rates = _rates(written) if written.strip() else measured_rates(method)
     return [*rates, *[rates[-1]] * max(0, drafted - len(rates))][:drafted]
 
@@ -123,6 +129,24 @@ def times_interval() -> tuple[float, float]:
 
 def _fitted() -> Mapping[str, Any]:
     return once(read_calibration, CALIBRATION)
+
+
+FORCED = "length="
+"""Begins an acceptance that is a mean number of tokens per iteration."""
+
+
+def _forced_rates(written: str, drafted: int) -> list[float]:
+    """Return the rates that bring a mean number of tokens per iteration."""
+    try:
+        length = float(written.strip().removeprefix(FORCED))
+    except ValueError:
+        length = 0.0
+    if not 1.0 <= length <= 1.0 + drafted:
+        raise UserError(
+            f"acceptance '{written}': write a length from 1 to {1 + drafted}, for {drafted} draft "
+            "tokens, as in length=2.6"
+        )
+    return [min(1.0, max(0.0, length - 1.0 - place)) for place in range(drafted)]
 
 
 def _rates(written: str) -> tuple[float, ...]:

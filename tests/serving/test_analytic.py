@@ -181,6 +181,12 @@ def test_analytic_percentiles_are_null() -> None:
         "decode_utilization",
         "pool_imbalance",
         "session_mean_s",
+        "cost_usd_per_session",
+        "computed_prompt_tokens_per_s",
+        "prompt_tokens_per_s",
+        "ttft_p50_long_s",
+        "ttft_p50_medium_s",
+        "ttft_p50_short_s",
     }
     assert spread
     assert not spread & known

@@ -13,14 +13,8 @@ from hypothesis import strategies as st
 
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Ints
-from simulators.serving.demand.requests import (
-    Prefixes,
-    Requests,
-    behind_system_prompt,
-    of_hashes,
-    of_sessions,
-    own,
-)
+from simulators.serving.demand.prefixes import Prefixes, of_hashes, of_sessions, own
+from simulators.serving.demand.requests import Requests, behind_system_prompt
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.limits import ReplicaLimits
 from simulators.serving.engine.replica import ReplicaState

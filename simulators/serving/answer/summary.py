@@ -352,8 +352,20 @@ class ServingRun:
         whole = MeasurementWindow(float(arrival.min()), float(end.max()))
         completed = RequestLatencies(times, output_tokens)
         measured, window = completed, whole
-        if point.measurement.warmup:
-            measured = completed.take(slice(point.measurement.warmup, None))
+        is_measured: Any = slice(None)
+        if self.asked.graph is not None:
+            if point.measurement.warmup:
+                raise Infeasible(
+                    "warmup_of_sessions", "sessions.duration_s has a warm-up of its own"
+                )
+            is_measured = ~self.asked.graph.is_warmup
+            measured = completed.take(is_measured)
+            if not is_measured.any():
+                raise Infeasible("window_too_small", "no request completes after the warm-up")
+            window = _sending_window(self.state, measured.times[:, at.COMPLETED])
+        elif point.measurement.warmup:
+            is_measured = slice(point.measurement.warmup, None)
+            measured = completed.take(is_measured)
             window = _arrival_window(measured.times[:, at.ARRIVAL])
         elif point.measurement.window == STEADY:
             window = steady_window(completed.times, self.asked.clients) or whole
@@ -368,7 +380,8 @@ class ServingRun:
         columns: dict[str, Any] = {
             **_latencies(measured),
             **_columns("itl", gap_statistics(self.state)),
-            **_sessions(self.asked.session, times),
+            **_sessions(self.asked, times),
+            **_by_prompt_length(measured, self.asked.prompt_tokens[is_measured]),
             **_rates(self, completed, computed, window, share),
             **_use(self, completed, window, work_by_pool, share),
             **memory(pool, ranks, work.block_seconds, window.span_s),
@@ -395,6 +408,12 @@ class RequestLatencies(NamedTuple):
     def take(self, which: Any) -> RequestLatencies:
         """Return the requests of a mask or slice."""
         return RequestLatencies(self.times[which], self.output_tokens[which])
+
+
+def _sending_window(state: ReplicaState, completed_s: Floats) -> MeasurementWindow:
+    """Return the time of sending; without a duration, the time up to the last completion."""
+    begin_s, end_s, _ = state.sending
+    return MeasurementWindow(float(begin_s), min(float(end_s), float(completed_s.max())))
 
 
 def _arrival_window(arrival: Floats) -> MeasurementWindow:
@@ -424,15 +443,42 @@ def _latencies(served: RequestLatencies) -> dict[str, float | None]:
     }
 
 
-def _sessions(session: Ints | None, times: Floats) -> dict[str, float | None]:
-    """Return the mean and the 99th percentile of session durations; None without sessions."""
-    names = ("session_mean_s", "session_p99_s")
-    if session is None:
+def _sessions(asked: Requests, times: Floats) -> dict[str, float | None]:
+    """Return the mean and the 99th percentile of session durations; None without sessions.
+
+    Sessions of agents count if they were played from their first to their last request.
+    """
+    names, session = ("session_mean_s", "session_p99_s"), asked.session
+    if session is not None and asked.graph is not None:
+        whole = asked.graph.of_whole_session
+        session, times = session[whole], times[whole]
+    if session is None or not session.size:
         return dict.fromkeys(names)
     first = np.flatnonzero(np.diff(session, prepend=session[0] - 1))
     last_s = np.maximum.reduceat(times[:, at.COMPLETED], first)
     [took] = row_statistics((last_s - times[first, at.ARRIVAL])[np.newaxis])
     return dict(zip(names, (took.mean, took.p99), strict=True))
+
+
+PROMPT_CLASSES = {"short": 32_768, "medium": 131_072, "long": np.inf}
+"""Longest prompts of the classes in which TTFT is reported, in tokens."""
+
+
+def _by_prompt_length(measured: RequestLatencies, prompt: Ints) -> dict[str, float | None]:
+    """Return E2E per output token, and the median TTFT by class of prompt length."""
+    times, output_tokens = measured
+    e2e_s = times[:, at.COMPLETED] - times[:, at.ARRIVAL]
+    found = statistics_of(e2e_s / np.maximum(output_tokens, 1))
+    columns: dict[str, float | None] = {
+        f"e2e_per_token_{which}_s": None if found is None else getattr(found, which)
+        for which in ("p50", "p90")
+    }
+    ttft_s, least = times[:, at.FIRST_TOKEN] - times[:, at.ARRIVAL], 0.0
+    for name, most in PROMPT_CLASSES.items():
+        mine = ttft_s[(prompt > least) & (prompt <= most)]
+        columns[f"ttft_p50_{name}_s"] = float(np.median(mine)) if mine.size else None
+        least = most
+    return columns
 
 
 def _columns(name: str, of: Statistics | None) -> dict[str, float | None]:
@@ -469,7 +515,12 @@ def _rates(
     within_slo = (ttft_s <= point.slo_ttft_s) & (_tpot_s(paid) <= point.slo_tpot_s)
     per_s, tokens = 1.0 / span_s, int(paid.output_tokens.sum())
     flops = built.flops_per_token * int(computed[within].sum())
+    prompts = int(run.asked.prompt_tokens[within].sum())
+    fresh = int((computed - completed.output_tokens)[within].sum())
     return {
+        "prompt_tokens_per_s": prompts * per_s,
+        "computed_prompt_tokens_per_s": fresh * per_s,
+        "cost_usd_per_session": _usd_per_session(run, usd, gpus, paid.output_tokens.size * per_s),
         "requests_per_s": paid.output_tokens.size * per_s,
         "tokens_per_s": tokens * per_s,
         **dict.fromkeys(f"{name}_{end}" for name in RATES_WITH_INTERVAL for end in ("lo", "hi")),
@@ -483,6 +534,20 @@ def _rates(
     }
 
 
+def _usd_per_session(
+    run: ServingRun, usd: float | None, gpus: float, requests_per_s: float
+) -> float | None:
+    """Return the cost of the GPUs per session: that per request, times a session's requests."""
+    session = run.asked.session
+    if session is None or usd is None or not requests_per_s:
+        return None
+    graph = run.asked.graph
+    requests = session.size / np.unique(session).size
+    if graph is not None:
+        requests = graph.requests_per_session
+    return usd * gpus / 3600.0 / requests_per_s * requests
+
+
 def _use(
     run: ServingRun,
     completed: RequestLatencies,
@@ -493,7 +558,8 @@ def _use(
     """Return the work of the replicas: energy, cache hits, batches, utilization, preemptions."""
     state, built, tables = run.state, run.deployment, run.tables
     times, pool = state.times, state.pool
-    cached = int(state.request[:, at.NUM_CACHED].sum())
+    lookups = slice(None) if run.asked.graph is None else ~run.asked.graph.is_warmup
+    cached = int(state.request[lookups, at.NUM_CACHED].sum())
     counted: list[int] = pool.sum(axis=0).tolist()
     work = total_work(work_by_pool)
     stages = [
@@ -509,7 +575,7 @@ def _use(
     joules = (work.joules + sum(idle_j)) / tokens if len(idle_j) == len(tables) and tokens else None
     return {
         "energy_j_per_token": joules,
-        "prefix_hit_ratio": float(cached / run.asked.prompt_tokens.sum()),
+        "prefix_hit_ratio": float(cached / run.asked.prompt_tokens[lookups].sum()),
         "prompt_flops_saved": _flops_saved(run) if run.point.is_prefix_caching else None,
         "cached_tokens": cached,
         "kv_fetched_tokens": counted[at.HOST_FETCHED_BLOCKS] * run.point.block_size,

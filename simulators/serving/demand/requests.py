@@ -13,12 +13,6 @@ point, or a benchmark client's distribution. A closed-loop client sends its next
 answer. In a session each prompt repeats the conversation so far and arrives a think time after the
 answer. A tool call is such a turn, which adds the tool's output. A system prompt precedes every
 prompt.
-
-Shared prefixes. Each request is a path through a prefix tree, from its first token on. A node is a
-run of tokens that requests share: a stretch of the system prompt, the history of a session up to a
-turn, or a block of a trace, whose hash covers its content and all tokens before. The last node of a
-path belongs to one request: the rest of its prompt and its output, without the last token, whose
-keys are never computed.
 """
 
 from __future__ import annotations
@@ -33,7 +27,15 @@ from numpy.typing import NDArray
 
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.jit import Floats, Ints
-from simulators.serving.demand.workloads import Trace, is_trace, load_trace, load_workload
+from simulators.serving.demand.prefixes import Prefixes, of_hashes, of_sessions, own
+from simulators.serving.demand.session_graph import RequestGraph, SessionTraces, played
+from simulators.serving.demand.sessions import load_sessions, sessions_of
+from simulators.serving.demand.workloads import (
+    Trace,
+    is_trace,
+    load_trace,
+    load_workload,
+)
 from simulators.serving.point import (
     AS_WORKLOAD,
     BENCH_SERVING,
@@ -47,130 +49,6 @@ from simulators.serving.point import (
 )
 
 N = TypeVar("N", np.int64, np.float64)
-
-STRETCH = 512
-"""Tokens of a system prompt per node of the tree, the unit of its cache hits. A choice: at most the
-tokens that engines compute at a time."""
-
-
-@dataclass(frozen=True)
-class Prefixes:
-    """Paths of requests through the prefix tree; shared prefixes are nodes of equal number."""
-
-    nodes: Ints  # of all requests, paths concatenated
-    ends: Ints  # tokens of the request up to the end of each node
-    stops: Ints  # end of each request's path
-
-    def take(self, which: Ints) -> Prefixes:
-        """Return the paths of some requests.
-
-        >>> two = own([3, 5])
-        >>> two.take(np.array([1])).ends.tolist()
-        [4]
-        """
-        starts, counts = self._starts()[which], np.diff(self.stops, prepend=0)[which]
-        rows = _ranges(starts, counts)
-        return Prefixes(self.nodes[rows], self.ends[rows], np.cumsum(counts))
-
-    def apart(self, group: Ints) -> Prefixes:
-        """Return the paths with nodes shared only within a group of requests.
-
-        >>> of_sessions(np.array([0, 1, 0]), np.array([9, 9, 9])).apart(np.array([0, 1, 0])).nodes
-        array([0, 2, 3, 1])
-        """
-        groups = np.repeat(group, np.diff(self.stops, prepend=0))
-        pairs = np.unique(np.stack((groups, self.nodes)), axis=1, return_inverse=True)[1]
-        return Prefixes(pairs.reshape(-1), self.ends, self.stops)
-
-    def behind(self, system_tokens: int) -> Prefixes:
-        """Return the paths with the nodes of one system prompt in front.
-
-        >>> own([3, 5]).behind(1000).ends.tolist()
-        [512, 1000, 1002, 512, 1000, 1004]
-        """
-        if system_tokens == 0:
-            return self
-        ends = np.append(np.arange(STRETCH, system_tokens, STRETCH), system_tokens)
-        first = int(self.nodes.max()) + 1
-        places = np.repeat(self._starts(), ends.size)
-        return Prefixes(
-            np.insert(self.nodes, places, np.tile(first + np.arange(ends.size), self.stops.size)),
-            np.insert(self.ends + system_tokens, places, np.tile(ends, self.stops.size)),
-            self.stops + ends.size * np.arange(1, self.stops.size + 1),
-        )
-
-    def max_prefix_hits(self) -> Ints:
-        """Return the cached tokens of each request, in order, with an unlimited prefix cache.
-
-        >>> of_sessions(np.array([0, 1, 0]), np.array([10, 30, 8])).max_prefix_hits().tolist()
-        [0, 9, 0]
-        """
-        req = np.repeat(np.arange(self.stops.size), np.diff(self.stops, prepend=0))
-        first = np.full(int(self.nodes.max()) + 1, self.stops.size)
-        np.minimum.at(first, self.nodes, req)
-        new = np.flatnonzero(first[self.nodes] == req)  # includes the last node of every path
-        starts = self._starts()
-        reached = new[np.searchsorted(new, starts)]
-        found: Ints = np.where(reached > starts, self.ends[reached - 1], 0)
-        return found
-
-    def _starts(self) -> Ints:
-        return np.concatenate([np.zeros(1, np.int64), self.stops[:-1]])
-
-
-def own(tokens: Ints) -> Prefixes:
-    """Return paths without shared nodes; `tokens` counts prompt and output of each request.
-
-    >>> own([3, 5]).nodes.tolist()
-    [0, 1]
-    """
-    ends = np.asarray(tokens, np.int64) - 1
-    return Prefixes(np.arange(ends.size), ends, np.arange(1, ends.size + 1))
-
-
-def of_sessions(turn: Ints, tokens: Ints) -> Prefixes:
-    """Return the paths of requests that repeat the earlier turns of their session.
-
-    Turns of a session are consecutive; `tokens` counts prompt (with the history) and output.
-
-    >>> of_sessions(np.array([0, 1, 0]), np.array([10, 30, 8])).nodes.tolist()
-    [0, 0, 1, 2]
-    """
-    counts = turn + 1
-    nodes = _ranges(np.arange(turn.size) - turn, counts)
-    return Prefixes(nodes, np.asarray(tokens, np.int64)[nodes] - 1, np.cumsum(counts))
-
-
-def of_hashes(hashes: Ints, stops: Ints, hashed: int, prompt: Ints, output: Ints) -> Prefixes:
-    """Return the paths of requests whose prompt blocks are identified by hashes.
-
-    `hashes` are those of all requests' blocks of `hashed` tokens, concatenated; each request's end
-    at `stops`. The last block of a prompt may have fewer tokens.
-
-    >>> of_hashes(np.array([7, 8, 7]), np.array([2, 3]), 4, np.array([6, 3]), np.array([9, 9])).ends
-    array([ 4,  6, 14,  3, 11])
-    """
-    known, numbered = np.unique(hashes, return_inverse=True)
-    counts = np.diff(stops, prepend=0)
-    place = _ranges(np.zeros(stops.size, np.int64), counts)
-    ends = np.minimum(hashed * (place + 1), np.repeat(prompt, counts))
-    return Prefixes(
-        np.insert(numbered.reshape(-1), stops, known.size + np.arange(stops.size)),
-        np.insert(ends, stops, prompt + output - 1),
-        stops + np.arange(1, stops.size + 1),
-    )
-
-
-def _ranges(starts: Ints, counts: Ints) -> Ints:
-    """Return ranges of `counts` integers from each start, concatenated.
-
-    >>> _ranges(np.array([5, 0]), np.array([2, 3])).tolist()
-    [5, 6, 0, 1, 2]
-    """
-    first = np.cumsum(counts) - counts
-    rows: Ints = np.arange(int(counts.sum())) - np.repeat(first - starts, counts)
-    return rows
-
 
 _BLOCK = 64
 """Pairs of states per draw; the draws of a shorter run are a prefix of a longer run's."""
@@ -275,20 +153,92 @@ class Requests:
     session: Ints | None = None  # ascending; the `arrival_s` of a later turn is a think time
     routable: Ints | None = None  # the first so many replicas can receive the request; None: all
     prefixes: Prefixes | None = None  # shared prefixes; None: none
+    graph: RequestGraph | None = None  # what each request waits for, in place of `arrival_s`
 
     def take(self, which: Ints) -> Requests:
-        """Return the requests of a mask or of indices."""
+        """Return the requests of a mask or of ascending indices."""
         columns: dict[str, Any] = {
             name: column[which]
             for name, column in vars(self).items()
             if isinstance(column, np.ndarray)
         }
         prefixes = self.prefixes and self.prefixes.take(which)
-        return replace(self, **columns, prefixes=prefixes)
+        graph = None
+        if self.graph is not None:
+            kept = np.zeros(self.arrival_s.size, bool)
+            kept[which] = True
+            graph = self.graph.without(kept)
+        return replace(self, **columns, prefixes=prefixes, graph=graph)
 
 
 def requests_of(point: ServingPoint) -> Requests:
     """Return the requests of a point."""
+    closed, load = point.arrivals.process == CLOSED, point.sessions
+    least = point.arrivals.clients if closed else 1
+    if traces := sessions_of(point.workload, point.seed, point.requests, least):
+        return behind_system_prompt(_of_agents(point, traces), load.system_prompt_tokens)
+    if load.duration_s:
+        raise UserError(
+            f"sessions.duration_s is {load.duration_s:g}; workload '{point.workload}' has no "
+            "sessions of agents"
+        )
+    return _independent_requests(point)
+
+
+def _of_agents(point: ServingPoint, traces: SessionTraces) -> Requests:
+    """Return the requests of sessions of agents.
+
+    Clients of a closed loop are lanes. In an open loop sessions arrive at a rate that brings `qps`
+    requests per second, or as recorded.
+    """
+    for name, value in (
+        ("prompt_tokens", point.prompt_tokens),
+        ("output_tokens", point.output_tokens),
+        ("lengths.max_output_tokens", point.lengths.max_output_tokens),
+        ("sessions.turns", point.sessions.turns - 1),
+        ("sessions.turn_tokens", point.sessions.turn_tokens),
+        ("client.think_s", point.client.think_s),
+    ):
+        if value:
+            raise UserError(f"{name} has no meaning for sessions of agents, which bring their own")
+    closed, count = point.arrivals.process == CLOSED, len(traces.sessions)
+    starts_s = None
+    if not closed:
+        if point.sessions.duration_s:
+            raise UserError("sessions.duration_s needs arrivals.process closed: lanes of sessions")
+        per_session = traces.requests() / count
+        recorded = traces.arrival_s
+        if point.qps is not None:
+            rate = point.qps / per_session
+            process = point.arrivals.process
+            if process in VARYING:
+                starts_s = VARYING[process](point.seed, count, rate, point.arrivals)
+            else:
+                starts_s = _unit_arrivals(point.seed, count, process) / rate
+        elif recorded is None:
+            raise UserError(
+                f"workload '{point.workload}' has no arrival times of sessions, so qps or "
+                "arrivals.process closed is needed"
+            )
+        else:
+            starts_s = recorded
+    lanes = point.arrivals.clients if closed else 0
+    draws = stream(point.seed, "lanes").random(max(lanes, 1)).tolist()
+    found = played(traces, lanes, point.sessions.duration_s, iter(draws), starts_s)
+    return Requests(
+        arrival_s=np.zeros(found.play.size),
+        prompt_tokens=found.prompt_tokens,
+        output_tokens=found.output_tokens,
+        draws=_draws(point.seed, found.play.size),
+        clients=lanes,
+        session=found.play,
+        prefixes=found.paths,
+        graph=found.graph,
+    )
+
+
+def _independent_requests(point: ServingPoint) -> Requests:
+    """Return the requests of a workload without sessions of agents."""
     trace = load_trace(point.workload, point.requests) if is_trace(point.workload) else None
     closed, sessions = point.arrivals.process == CLOSED, point.sessions
     if sessions.turns > 1 and (closed or trace):
@@ -336,6 +286,12 @@ def _trace_prefixes(trace: Trace, prompt: Ints, output: Ints) -> Prefixes | None
 
 def token_counts(workload: str, seed: int, requests: int) -> tuple[Ints, Ints]:
     """Return the prompt and output tokens of a workload's requests: drawn, or the trace's first."""
+    if sessions := sessions_of(workload, seed, requests, 1):
+        prompts, outputs = (
+            np.concatenate([getattr(one, name) for one in sessions.sessions])
+            for name in ("prompt_tokens", "output_tokens")
+        )
+        return prompts, outputs
     if not is_trace(workload):
         if requests == 0:
             raise UserError("requests is 0; it must be at least 1 without a trace")
@@ -348,7 +304,7 @@ def token_counts(workload: str, seed: int, requests: int) -> tuple[Ints, Ints]:
 def max_prefix_hits(workload: str, prompt: Ints, output: Ints) -> Ints:
     """Return the cached tokens of each prompt with an unlimited prefix cache; 0 without hashes."""
     prefixes = None
-    if is_trace(workload):
+    if is_trace(workload) and load_sessions(workload) is None:
         prefixes = _trace_prefixes(load_trace(workload, prompt.size), prompt, output)
     return np.zeros(prompt.size, np.int64) if prefixes is None else prefixes.max_prefix_hits()
 

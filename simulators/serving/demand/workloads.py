@@ -21,7 +21,8 @@ own workload is a file of the same form in `catalog/workloads/`:
 A trace is a Parquet file with `arrival_s`, `prompt_tokens`, `output_tokens` (`arrival_s` is
 optional), a CSV file with these columns or those of VIDUR or of the Azure LLM traces, or a JSONL
 file as published with Mooncake (`timestamp` in ms, `input_length`, `output_length`) or as
-exported by AIPerf (`profile_export.jsonl`, whose failed requests are left out). Parquet and JSONL
+exported by AIPerf (`profile_export.jsonl`, whose failed requests are left out), or sessions of
+agents in one of the formats of `formats/session_traces.py`. Parquet and JSONL
 may have `hash_ids`: for each prompt the list of its blocks' hashes, each of the block and all
 blocks before it, so that equal hashes mean equal prefixes.
 """
@@ -200,13 +201,15 @@ def _workload(path: Path) -> Workload:
         )
     return Workload(
         name=path.stem,
-        prompt=_distribution(path, "[prompt]", sheet.get("prompt")),
+        prompt=distribution_of(path, "[prompt]", sheet.get("prompt")),
         prompt_up_to=tuple(ends),
-        output=tuple(_distribution(path, f"[[output]] {i + 1}", t) for i, t in enumerate(outputs)),
+        output=tuple(
+            distribution_of(path, f"[[output]] {i + 1}", t) for i, t in enumerate(outputs)
+        ),
     )
 
 
-def _distribution(path: Path, where: str, table: Any) -> Distribution:
+def distribution_of(path: Path, where: str, table: Any) -> Distribution:
     """Return the distribution of one table of a workload file.
 
     Raises:
@@ -239,7 +242,7 @@ def _zipf(exponent: float, least: int, most: int) -> Floats:
     return below
 
 
-SUFFIXES = (".parquet", ".csv", ".jsonl")
+SUFFIXES = (".parquet", ".csv", ".jsonl", ".jsonl.gz", ".json")
 
 TRACE_COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
 AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")

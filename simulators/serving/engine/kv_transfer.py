@@ -31,13 +31,15 @@ from simulators.core.errors import Infeasible, UserError
 from simulators.core.folder import once
 from simulators.core.jit import Floats, f8, i8, pointer
 from simulators.serving.engine import replica as at
+from simulators.serving.engine.arrivals import (
+    push_release,
+)
 from simulators.serving.engine.kv_cache import blocks_for, has_free_blocks, release_path
 from simulators.serving.engine.replica import (
     ROUTE,
     STATE,
     ReplicaState,
     kernel,
-    push_release,
     snapshot_sums,
     update_integrals,
 )

@@ -18,6 +18,13 @@ import numpy as np
 
 from simulators.core.jit import boolean, f8, i8, pointer
 from simulators.serving.engine import replica as at
+from simulators.serving.engine.arrivals import (
+    open_gate,
+    pass_frontend,
+    pop_release,
+    release_next,
+    release_successor,
+)
 from simulators.serving.engine.batches import (
     combine_ranks,
     drafted,
@@ -59,13 +66,9 @@ from simulators.serving.engine.replica import (
     has_ranks,
     kernel,
     log_batch,
-    pass_frontend,
     pool_of,
-    pop_release,
     push_waiting,
     ranks_with,
-    release_next,
-    release_successor,
     remove_waiting,
     snapshot_sums,
     sort_by_arrival,
@@ -109,8 +112,10 @@ def run(schedule: Any, route: Any, price: Any, state: ReplicaState) -> int:
             until = min(arrival, np.nextafter(second, inf)) if closed else arrival
             advance(schedule, price, state, replica, until, closed)
     unfinished = 0
+    has_graph = state.graph.shape[0] > 0
     for req in range(state.times.shape[0]):
-        if state.times[req, at.COMPLETED] < 0.0:
+        is_sent = not has_graph or state.times[req, at.SERVICE] < 0.0
+        if state.times[req, at.COMPLETED] < 0.0 and is_sent:
             unfinished += 1
     return unfinished
 
@@ -149,6 +154,12 @@ def route_arrivals(route: Any, state: ReplicaState, now: float) -> int:
             if req == at.NEXT_UNRELEASED:
                 release_next(state, now)
                 continue
+            if OPTIONAL_FEATURES and req >= state.request.shape[0]:
+                open_gate(state, req, now)
+                continue
+            is_new = state.request[req, at.REPLICA] < 0 and state.times[req, at.SERVICE] >= 0.0
+            if OPTIONAL_FEATURES and is_new and now > state.sending[at.SENDING_END_S]:
+                continue  # never sent
         if OPTIONAL_FEATURES and state.request[req, at.REPLICA] >= 0:
             advance_kv_transfer(route, state, req, now)
             continue

@@ -78,8 +78,22 @@ reference it, and its neighbours in the LRU list of unreferenced nodes (0: not i
 the blocks with a copy on the host, and the neighbours in the LRU list of the host."""
 TREE_COLUMNS = 7
 
-NO_SUCCESSOR, NEXT_UNRELEASED = -1, -2
-"""SUCCESSOR of a request that releases no other, or that releases the next unreleased one."""
+NO_SUCCESSOR, NEXT_UNRELEASED, BY_GRAPH = -1, -2, -3
+"""SUCCESSOR of a request that releases no other, that releases the next unreleased one, or whose
+edges in `graph` release others."""
+
+PENDING, DISPATCH_EDGES, ANSWER_EDGES, EDGES_END, GATE = range(5)
+GRAPH_COLUMNS = 5
+"""A row of `graph`, a request or a gate: unresolved edges to it; its edges in `edges`, first those
+resolved when it is sent, then those resolved when it is answered; and the kind of a gate."""
+
+PLAIN_GATE, NEXT_SESSION_GATE, WINDOW_GATE = range(3)
+"""Kinds of gates: all resolve their edges when they open; the second also starts the next session
+that waits for a lane, the third the measurement."""
+
+WINDOW_S, SENDING_END_S, DURATION_S = range(3)
+"""`sending`: when the gate of the measurement opens, when the last request may be sent, and the
+time between both."""
 
 UNROUTED, NOT_RELEASED = -1, -2
 """REPLICA of a request that has not arrived, or that waits for the end of another request."""
@@ -266,10 +280,13 @@ stages, and histogram bin of the last repeat."""
 TIMING_COLUMNS = 6
 
 # `clock`: counters of the whole service.
-NEXT_LISTED, ARRIVED, NEXT_SUCCESSOR, HEAP_SIZE, FORWARDED, LOG_ROWS = range(6)
-CLOCK_COLUMNS = 6
+NEXT_LISTED, ARRIVED, NEXT_SUCCESSOR, HEAP_SIZE, FORWARDED, LOG_ROWS, NEXT_SESSION, LAST_SESSION = (
+    range(8)
+)
+CLOCK_COLUMNS = 8
 """Next entry of the list of arrivals; arrived requests; next successor to release; requests on the
-heap of arrivals; requests forwarded to decode replicas; logged batches."""
+heap of arrivals; requests forwarded to decode replicas; logged batches; gate of the next session
+that waits for a lane, and the gate after the last one."""
 
 LOAD_WAITING, LOAD_RUNNING, LOAD_CACHED, LOAD_CHANGED = range(4)
 """Rows of `load`: the load of each replica for routers, and whether it has a new request."""
@@ -462,6 +479,11 @@ class ReplicaState(NamedTuple):
     shape: IntMatrix  # shape of the price tables of each pool
     table: FloatMatrix
     link: Floats  # between pools
+    graph: IntMatrix  # requests, then gates; empty unless requests depend on several others
+    edges: Ints  # the node that each edge releases
+    edge_delay_s: Floats
+    ready_s: Floats  # of each node: the latest of its resolved edges
+    sending: Floats
 
 
 STATE: Any = struct(ReplicaState)
@@ -556,87 +578,3 @@ def log_batch(state: ReplicaState, replica: int, slot: int, formed: float, end: 
     row[7], row[8] = pool[TOTAL_BLOCKS] - pool[FREE_BLOCKS], pool[NUM_DRAFTS]
     clock[LOG_ROWS] += 1
     return clock[LOG_ROWS]  # type: ignore[no-any-return]
-
-
-@kernel(i8(STATE, f8, i8))
-def push_release(state: ReplicaState, time: float, req: int) -> int:
-    """Push an arrival on the heap, ordered by time and request; return the size of the heap."""
-    times, requests = state.released, state.released_req
-    place = state.clock[HEAP_SIZE]
-    state.clock[HEAP_SIZE] = place + 1
-    while place > 0:
-        parent = (place - 1) // 2
-        if (times[parent], requests[parent]) <= (time, req):
-            break
-        times[place], requests[place] = times[parent], requests[parent]
-        place = parent
-    times[place], requests[place] = time, req
-    return state.clock[HEAP_SIZE]  # type: ignore[no-any-return]
-
-
-@kernel(i8(STATE))
-def pop_release(state: ReplicaState) -> int:
-    """Pop the earliest arrival from the heap."""
-    times, requests = state.released, state.released_req
-    first, size = requests[0], state.clock[HEAP_SIZE] - 1
-    state.clock[HEAP_SIZE] = size
-    time, req = times[size], requests[size]
-    place = 0
-    while 2 * place + 1 < size:
-        child = 2 * place + 1
-        if child + 1 < size and (times[child + 1], requests[child + 1]) < (
-            times[child],
-            requests[child],
-        ):
-            child += 1
-        if (time, req) <= (times[child], requests[child]):
-            break
-        times[place], requests[place] = times[child], requests[child]
-        place = child
-    times[place], requests[place] = time, req
-    return first  # type: ignore[no-any-return]
-
-
-@kernel(f8(STATE, i8))
-def pass_frontend(state: ReplicaState, req: int) -> float:
-    """Pass a request that is sent now through the frontend; return when it reaches the engine.
-
-    The frontend serves requests in the order in which they are sent; the delay to the engine does
-    not queue.
-    """
-    row, gauge = state.times[req], state.gauge[0]
-    delay_s = row[SENT]
-    row[SENT] = row[ARRIVAL]
-    gauge[FRONTEND_FREE_S] = max(gauge[FRONTEND_FREE_S], row[SENT]) + row[SERVICE]
-    row[ARRIVAL], row[SERVICE] = gauge[FRONTEND_FREE_S] + delay_s, -1.0
-    state.request[req, REPLICA] = NOT_RELEASED  # no longer on the list of arrivals
-    push_release(state, row[ARRIVAL], req)
-    return row[ARRIVAL]  # type: ignore[no-any-return]
-
-
-@kernel(i8(STATE, i8, f8))
-def release_successor(state: ReplicaState, req: int, now: float) -> int:
-    """Release the successor of a finished request and return the successor.
-
-    The successor is sent a think time after the client has received the last token. In a closed
-    loop the next unreleased request is the successor of the first client to receive its answer.
-    """
-    row, follower = state.times[req], state.request[req, SUCCESSOR]
-    received = now + row[LAG_S]
-    if follower >= 0:
-        state.times[follower, ARRIVAL] += received
-        push_release(state, state.times[follower, ARRIVAL], follower)
-    elif follower == NEXT_UNRELEASED:
-        push_release(state, received, NEXT_UNRELEASED)
-    return follower  # type: ignore[no-any-return]
-
-
-@kernel(i8(STATE, f8))
-def release_next(state: ReplicaState, now: float) -> int:
-    """Release the next unreleased request of a closed loop; return the number of released ones."""
-    req = state.clock[NEXT_SUCCESSOR]
-    if req < state.request.shape[0]:
-        state.clock[NEXT_SUCCESSOR] += 1
-        state.times[req, ARRIVAL] += now
-        push_release(state, state.times[req, ARRIVAL], req)
-    return state.clock[NEXT_SUCCESSOR]  # type: ignore[no-any-return]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats, Ints, Kernel
-from simulators.serving.demand.requests import Requests, own
+from simulators.serving.demand.prefixes import own
+from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import Frontend
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.kv_transfer import INSTANT_LINK, KVLink
@@ -62,7 +63,7 @@ def serve(
         UserError: a request never ends: the scheduler forms no batch, or a batch has no price.
     """
     state = initial_state(limits, requests, replicas, log_rows, shape, table, decoders)
-    optional = _has_optional_features(state)
+    optional = _has_optional_features(state) or requests.graph is not None
     kernels = (run, engine.scheduler.schedule, engine.route, engine.price)
     loop, schedule, route, price = (
         each.where(OPTIONAL_FEATURES=optional).compiled for each in kernels
@@ -134,6 +135,18 @@ def initial_state(
     clock = np.zeros(at.CLOCK_COLUMNS, np.int64)
     clock[at.NEXT_SUCCESSOR] = count if listed.all() else listed.argmin()
     released = count * ((not listed.all()) + (decoders is not None))
+    graph = _graph(asked, count)
+    if asked.graph is not None:
+        released += asked.graph.gate_kind.size
+        clock[at.NEXT_SUCCESSOR] = count
+        clock[at.NEXT_SESSION] = asked.graph.first_session
+        clock[at.LAST_SESSION] = asked.graph.sessions_end
+    heap, heap_req = np.empty(released), np.empty(released, np.int64)
+    if asked.graph is not None:  # times in order are a heap
+        order = np.lexsort((asked.graph.opened, asked.graph.opened_s))
+        clock[at.HEAP_SIZE] = order.size
+        heap[: order.size] = asked.graph.opened_s[order]
+        heap_req[: order.size] = asked.graph.opened[order]
     ring = 1 << max(count - 1, 1).bit_length()
     slots = replicas * batches
     step = np.zeros((slots, at.STEP_COLUMNS))
@@ -161,8 +174,8 @@ def initial_state(
         ends=np.zeros((replicas, batches)),
         stages=np.zeros((replicas, stages)),
         draws=asked.draws.copy(),  # kernels take writable arrays
-        released=np.empty(released),
-        released_req=np.empty(released, np.int64),
+        released=heap,
+        released_req=heap_req,
         clock=clock,
         gaps=np.zeros(GAP_BINS, np.int64),
         log=np.empty((log_rows, len(LOG_COLUMNS))),
@@ -170,7 +183,39 @@ def initial_state(
         shape=_side_by_side(shape, decoders.shape if decoders else None),
         table=_side_by_side(table, decoders.table if decoders else None),
         link=(decoders.link if decoders else INSTANT_LINK).vector(),
+        **graph,
     )
+
+
+def _graph(asked: Requests, count: int) -> dict[str, Any]:
+    """Return the arrays of the graph of requests; empty without a graph."""
+    sending = np.array([0.0, np.inf, np.inf])
+    found = asked.graph
+    if found is None:
+        return {
+            "graph": np.zeros((0, at.GRAPH_COLUMNS), np.int64),
+            "edges": np.zeros(0, np.int64),
+            "edge_delay_s": np.zeros(0),
+            "ready_s": np.zeros(0),
+            "sending": sending,
+        }
+    sending[at.DURATION_S] = found.duration_s
+    nodes = count + found.gate_kind.size
+    order = np.lexsort((~found.on_dispatch, found.before))
+    graph = np.zeros((nodes, at.GRAPH_COLUMNS), np.int64)
+    every = np.bincount(found.before, minlength=nodes)
+    early = np.bincount(found.before[found.on_dispatch], minlength=nodes)
+    graph[:, at.PENDING], graph[count:, at.GATE] = found.pending, found.gate_kind
+    graph[:, at.EDGES_END] = np.cumsum(every)
+    graph[:, at.DISPATCH_EDGES] = graph[:, at.EDGES_END] - every
+    graph[:, at.ANSWER_EDGES] = graph[:, at.DISPATCH_EDGES] + early
+    return {
+        "graph": graph,
+        "edges": found.after[order],
+        "edge_delay_s": found.delay_s[order],
+        "ready_s": np.zeros(nodes),
+        "sending": sending,
+    }
 
 
 def _initial_requests(
@@ -241,6 +286,8 @@ def fifo_departures(arrival_s: Floats, service_s: Floats) -> Floats:
 def _followers(requests: Requests) -> tuple[Ints, NDArray[np.bool_]]:
     """Return the successor of each request, and a mask of the requests with a predecessor."""
     count = requests.arrival_s.size
+    if requests.graph is not None:
+        return np.full(count, at.BY_GRAPH), np.ones(count, np.bool_)
     if requests.session is not None:
         later = np.diff(requests.session, prepend=-1) == 0
         return np.where(

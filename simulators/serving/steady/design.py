@@ -23,9 +23,11 @@ from numpy.typing import NDArray
 
 from simulators.composition.replica import Replica
 from simulators.core.columns import categories, mapped, numbers, which
+from simulators.core.errors import UserError
 from simulators.core.fields import columns_of
 from simulators.core.jit import Floats, Ints
 from simulators.serving.demand.requests import max_prefix_hits, token_counts
+from simulators.serving.demand.sessions import sessions_of
 from simulators.serving.deployment import NUMBERS, Deployment, load_frontend, load_process
 from simulators.serving.engine.limits import fixed_bytes, load_scheduler, schedules_async
 from simulators.serving.point import CLOSED, EVEN, MODULATED, NONE, POISSON, ServingPoint
@@ -164,6 +166,11 @@ def _means(
     workload: str, context: float, requests: int, seed: int, prompt: int, output: int, cached: int
 ) -> NDArray[np.float64]:
     """Return the mean lengths of the requests of a workload, in the order of `LENGTHS`."""
+    if sessions_of(workload, seed, 1, 1) is not None:
+        raise UserError(
+            f"workload '{workload}' has sessions of agents, which have no steady state; use "
+            "fidelity=event"
+        )
     prompts, outputs = token_counts(workload, seed, requests)
     prompts = np.full(prompts.size, prompt) if prompt else prompts
     outputs = np.full(prompts.size, output) if output else outputs

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import floats, lists
 
-from simulators.serving.demand.requests import Requests, of_sessions
+from simulators.serving.demand.prefixes import of_sessions
+from simulators.serving.demand.requests import Requests
 from simulators.serving.engine import replica as at
 from tests.serving.cases import asked, run
 
