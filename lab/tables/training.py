@@ -35,6 +35,7 @@ BRIDGE, DGXC, TITAN, AUTOMODEL = "Megatron-Bridge", "DGX Cloud", "torchtitan", "
 WIDE_GRADIENTS = (PAPERS, MEGASCALE)  # Megatron-LM sums gradients in fp32 by default
 UNSTATED_PLANS = tuple((mbs, chunks) for mbs in (1, 2, 4, 8) for chunks in (1, 2, 3, 4, 5, 6))
 
+CHUNKS = (1, 2, 4, 8)  # of a rank, where a configuration does not state them
 SUMMARY = file_of("mlperf_training")
 LORA, BERT, GPT3 = "llama2_70b_lora", "bert", "gpt3"
 
@@ -286,7 +287,39 @@ def submissions(reference: Path) -> Iterator[TrainingSubmission]:
             key = (row.submitter, row.benchmark, row.time_to_train_min_min)
             found.setdefault(key, (row, []))[1].append(row.round)
     for first, rounds in found.values():
-        yield _submission(first, tuple(rounds))
+        yield _submission(first, tuple(rounds), load_gpu(GPUS[first.accelerator]))
+    newest = reference / FACTS.tables["newest"]
+    for row in read_records(newest) if newest.is_file() else ():
+        if row.tp:
+            yield _newest_submission(row)
+
+
+def _newest_submission(row: Record) -> TrainingSubmission:
+    """Return a system of the newest round, whose configuration's name states the parallelism.
+
+    Chunks of the pipeline are the fastest by the model; whole steps replayed as CUDA graphs have
+    messages to experts overlapped (`_full_cg`).
+    """
+    stated = {
+        "mbs": 1,
+        "vpp": 1,
+        "grad_accum": None,
+        "config_candidates": row.config_file,
+        "train_step_time_median_s": row.train_step_time_s,
+        "accelerators_per_node": 4,
+    }
+    one = _submission(Record(row | stated), (row.round,), load_gpu(row.gpu))
+    overlaps = "on" if "_full" + FACTS.graphs_ending in row.config_file else "auto"
+    dtype, ep = FACTS.dtypes[row.precision.upper()], int(row.ep)
+    plans, count = one.plans, int(one.plans.micro_batches[0])
+    counts = [n for n in CHUNKS if n == 1 or (plans.pp[0] > 1 and count % plans.pp[0] == 0)]
+    every = plans.where(np.zeros(len(counts), np.int64))
+    schedule = np.where(np.array(counts) > 1, INTERLEAVED, ONE_F_ONE_B)
+    return replace(
+        one,
+        job=replace(one.job, dtype=dtype, ep=ep, expert_overlap=overlaps),
+        plans=replace(every, chunks=np.array(counts), schedule=schedule),
+    )
 
 
 def _is_consistent(row: Record) -> bool:
@@ -322,8 +355,8 @@ def _step_seconds(row: Record) -> float:
     return float(row.global_batch_size * tokens / rate) if rate else 0.0
 
 
-def _submission(row: Record, rounds: tuple[str, ...]) -> TrainingSubmission:
-    benchmark, gpu = FACTS.benchmarks[row.benchmark], load_gpu(GPUS[row.accelerator])
+def _submission(row: Record, rounds: tuple[str, ...], gpu: Gpu) -> TrainingSubmission:
+    benchmark = FACTS.benchmarks[row.benchmark]
     gpus, tp, cp = int(row.n_accelerators), int(row.tp or 1), int(row.cp or 1)
     is_bert, is_lora = row.benchmark == BERT, row.benchmark == LORA
     dp = gpus if is_bert else _data_ranks(row)
@@ -354,6 +387,7 @@ def _submission(row: Record, rounds: tuple[str, ...]) -> TrainingSubmission:
         sequence_parallel=tp > 1,
         lora_rank=16 if is_lora else 0,
         predicted_share=benchmark.get("predicted_share", 1.0),
+        mtp_layers=benchmark.get("mtp_layers", 0),
         cuda_graphs=is_bert or FACTS.graphs_ending in configuration,
         **options,
     )
