@@ -23,6 +23,7 @@ from lab.tables.rows import Floats
 from simulators.collectives.library_models import (
     HIGH_THROUGHPUT,
     LOW_LATENCY,
+    exchange_rates,
     network_between,
 )
 from simulators.collectives.measured import NETWORKS
@@ -51,7 +52,8 @@ def ranks_left_out(reference: Path) -> Iterator[pl.DataFrame]:
 def exchanges(reference: Path) -> Iterator[pl.DataFrame]:
     """Yield DeepEP's dispatches and combines by a fit to other ranks, GPUs or the other source.
 
-    `mode` is that of the kernels; DeepEP's second version is in no fit and copies without SMs.
+    `mode` is that of the kernels. In no fit: DeepEP's second version, which copies without SMs, and
+    TensorRT-LLM's kernels within an NVLink domain, by the rates of low latency.
     Intervals are fitted without the rows.
     """
     rows = fits.fitted_exchanges(reference)
@@ -65,6 +67,13 @@ def exchanges(reference: Path) -> Iterator[pl.DataFrame]:
     later = [row for row in tables.read_exchanges(reference) if row not in rows]
     errors = fits.exchange_log_errors(later, replace(many, copied_bytes_per_s=math.inf))
     yield _frame(errors, mode="version 2", split="version", label=_labels(later), kernel="V2")
+
+    in_domain = tables.read_in_domain(reference)
+    few = fits.fit_rates([row for row in rows if row.mode == LOW_LATENCY])
+    errors = fits.exchange_log_errors(in_domain, few)
+    band = exchange_rates(LOW_LATENCY).band
+    labels = {"mode": "NVLink domain", "split": "backend", "label": _labels(in_domain)}
+    yield _frame(errors, **labels, kernel="TensorRT-LLM", band=band)
 
 
 def _labels(rows: Sequence[tables.DeepEpExchange]) -> list[str]:

@@ -17,7 +17,7 @@ import polars as pl
 from lab.tables.records import declared, file_of, gpu_name, model_name, records
 from lab.tables.rows import Bools, Record, read_frame
 from simulators.catalog.model import load_model
-from simulators.collectives.library_models import HIGH_THROUGHPUT, LOW_LATENCY, Routed
+from simulators.collectives.library_models import HIGH_THROUGHPUT, LOW_LATENCY, NVLINK, Routed
 from simulators.collectives.measured import ANY, COPIES
 from simulators.core.jit import Floats, Ints
 from simulators.workload.llm.memory import kv_bytes_per_token
@@ -101,16 +101,20 @@ class DeepEpExchange:
     routed: Routed
     seconds: float
     hidden: int
+    number_bytes: float = 0.0  # 0: as in DeepEP's tests
 
     @property
     def mode(self) -> str:
         """The mode of the kernels."""
+        if self.kernel == "exchanges_in_domain":
+            return NVLINK
         return LOW_LATENCY if self.kernel in EXCHANGE.low_latency else HIGH_THROUGHPUT
 
     @property
     def rank_bytes(self) -> float:
         """Bytes of one copy of all tokens of a rank."""
-        return float(self.tokens * self.hidden * EXCHANGE.number_bytes[self.op])
+        number_bytes = self.number_bytes or EXCHANGE.number_bytes[self.op]
+        return float(self.tokens * self.hidden * number_bytes)
 
 
 EXCHANGE = Record(declared("expert_exchange"))
@@ -158,6 +162,31 @@ def read_collected(reference: Path) -> list[DeepEpExchange]:
                 tokens, hidden = int(row.num_token), int(row.hidden_size)
                 one = DeepEpExchange(name, gpu, ranks, op, tokens, routed, seconds, hidden)
                 found.append(one)
+    return found
+
+
+def read_in_domain(reference: Path) -> list[DeepEpExchange]:
+    """Return dispatches and combines within an NVLink domain, by TensorRT-LLM's kernels.
+
+    Without the kernels that prepare a dispatch, and without combines in less than 16 bits.
+    """
+    found = []
+    for row in records(reference, "exchanges_in_domain"):
+        op, routed = row.op_name.removeprefix("alltoall_"), Routed(row.num_experts, row.topk)
+        bytes_each = EXCHANGE.dispatched_bytes[row.moe_dtype] if op == "dispatch" else 2.0
+        found.append(
+            DeepEpExchange(
+                "exchanges_in_domain",
+                row.gpu,
+                row.moe_ep_size,
+                op,
+                row.num_tokens,
+                routed,
+                row.latency_us * 1e-6,
+                row.hidden_size,
+                bytes_each,
+            )
+        )
     return found
 
 

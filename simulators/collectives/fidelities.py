@@ -33,6 +33,7 @@ from simulators.collectives.events.run import (
 from simulators.collectives.library_models import (
     HIGH_THROUGHPUT,
     LOW_LATENCY,
+    NVLINK,
     Routed,
     between_s,
     network_between,
@@ -234,19 +235,27 @@ def measured_s(
     return replace(found, lo_s=lo_s, hi_s=hi_s)
 
 
-EXCHANGES = {"deepep_high_throughput": HIGH_THROUGHPUT, "deepep_low_latency": LOW_LATENCY}
-"""Modes of DeepEP's kernels by library."""
+EXCHANGES = {
+    "deepep_high_throughput": HIGH_THROUGHPUT,
+    "deepep_low_latency": LOW_LATENCY,
+    "nvlink_all_to_all": NVLINK,
+}
+"""Modes of expert exchanges by library."""
 
 
 def _exchanged(
     plan: Plan, library: str, gpu: str, routed: Routed, size_bytes: Floats
 ) -> CollectiveTime:
-    """Return the time of a dispatch or a combine by DeepEP; a copy of a token for each expert."""
+    """Return the time of a dispatch or a combine of tokens; sizes count a copy for each expert."""
     if routed.experts % plan.ranks or routed.top_k > routed.experts:
         raise Infeasible(
             "experts",
             f"{routed.experts} experts, {routed.top_k} per token, on {plan.ranks} ranks: "
             "ranks have equally many experts, a token at most all",
+        )
+    if library == "nvlink_all_to_all" and plan.ranks > plan.topology.dimensions[0].ranks:
+        raise Infeasible(
+            "several_domains", f"{library} stays in one NVLink domain, such as switch:72"
         )
     return expert_exchange_time(
         EXCHANGES[library],

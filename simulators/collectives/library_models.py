@@ -165,7 +165,9 @@ def network_between(kind: str) -> Network:
 
 EXCHANGE_CALIBRATION = PACKAGE / "collectives" / "calibration" / "expert_exchange.toml"
 
-HIGH_THROUGHPUT, LOW_LATENCY = "high_throughput", "low_latency"
+HIGH_THROUGHPUT, LOW_LATENCY, NVLINK = "high_throughput", "low_latency", "nvlink"
+"""Modes of DeepEP, and an exchange within an NVLink domain as TensorRT-LLM's: it sends a token once
+to each GPU with one of its experts, at the rates of low latency."""
 
 EXCHANGE_SMS = 20
 """SMs that DeepEP's kernels for many tokens occupy (`Buffer.num_sms`)."""
@@ -244,7 +246,8 @@ def moved(
     else:
         crossing = routed.reached(nodes) * (nodes - 1) / nodes
         near = routed.reached(ranks) * (inside - 1) / inside
-        copies = routed.reached(ranks) * (2.0 if nodes > 1 else 1.0)
+        if mode == HIGH_THROUGHPUT:
+            copies = routed.reached(ranks) * (2.0 if nodes > 1 else 1.0)
     port, card = link_bytes_per_s
     return Moved(near * rank_bytes / port, crossing * rank_bytes / card, copies * rank_bytes)
 
@@ -257,8 +260,9 @@ def exchange_s(all_moved: Moved, is_far: Bools | bool, rates: Rates) -> Floats:
 
 
 def exchange_rates(mode: str) -> Rates:
-    """Return the fitted rates of DeepEP's kernels of a mode."""
-    return Rates(**once(read_calibration, EXCHANGE_CALIBRATION)[mode])
+    """Return the fitted rates of DeepEP's kernels of a mode, or those of `NVLINK`."""
+    known = once(read_calibration, EXCHANGE_CALIBRATION)
+    return Rates(**known[LOW_LATENCY if mode == NVLINK else mode])
 
 
 def _hit(near: int, mine: int, top_k: int) -> float:

@@ -86,13 +86,13 @@ class CollectivePoint:
     gpu: str = choice("the GPU of measured curves", names="gpu", default="h100_sxm")
     library: str = choice(
         "library of measured times: nccl, an engine with its own all-reduce, or for the all_to_all "
-        "of experts deepep_high_throughput or deepep_low_latency, whose size_bytes are a copy of "
-        "every token for each of its experts",
+        "of experts deepep_high_throughput, deepep_low_latency or nvlink_all_to_all, whose "
+        "size_bytes are a copy of every token for each of its experts",
         default="nccl",
     )
     dtype: str = asked("precision of measured curves", default="fp16")
-    experts: int = _routing("experts on all ranks of an all_to_all by DeepEP", default=256)
-    top_k: int = _routing("experts that a token is sent to, by DeepEP", default=8)
+    experts: int = _routing("experts on all ranks of an exchange of tokens", default=256)
+    top_k: int = _routing("experts that a token is sent to", default=8)
 
 
 _time = partial(metric, unit="s", page="collectives.md#time-and-bandwidth")

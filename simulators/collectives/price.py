@@ -112,8 +112,8 @@ def expert_exchange_time(
 ) -> CollectiveTime:
     """Return the seconds of DeepEP's dispatch of tokens to experts, or of its combine.
 
-    `mode` is `high_throughput` or `low_latency`; `rank_bytes` is one copy of all tokens of a rank,
-    in the shape of the result. Rates default to the measured rates.
+    `mode` is `high_throughput`, `low_latency` or `nvlink`; `rank_bytes` is one copy of all tokens
+    of a rank, in the shape of the result. Rates default to the measured rates.
 
     >>> from simulators.catalog.cluster import load_cluster
     >>> h800, dgx = load_gpu("h800"), load_cluster("dgx_h100")

@@ -264,6 +264,13 @@ def test_dispatch_by_deepep_has_the_time_that_its_authors_publish() -> None:
     assert answer["time_s"] == pytest.approx(list(published_s.values()), rel=0.15)
 
 
+def test_exchange_in_an_nvlink_domain_sends_less_than_a_copy_for_each_expert() -> None:
+    libraries = ["nvlink_all_to_all", "deepep_low_latency"]
+    given = {"gpu": "gb200", "topology": "switch:4", "size_bytes": 1 << 30}
+    once, copies = evaluate(collective="all_to_all", library=libraries, **given)["time_s"]
+    assert once < copies
+
+
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
@@ -279,6 +286,14 @@ def test_dispatch_by_deepep_has_the_time_that_its_authors_publish() -> None:
         (
             {"library": "deepep_low_latency", "collective": "all_to_all", "experts": 8, "top_k": 9},
             "experts: 8 experts, 9 per token",
+        ),
+        (
+            {
+                "library": "nvlink_all_to_all",
+                "collective": "all_to_all",
+                "topology": "switch:8,switch:2",
+            },
+            "several_domains: nvlink_all_to_all stays in one NVLink domain",
         ),
         (
             {"library": "oneccl", "collective": "all_to_all", "gpu": "b60"},
