@@ -21,6 +21,7 @@ import importlib
 import importlib.util
 import math
 import os
+import re
 import shlex
 import site
 import stat
@@ -189,13 +190,22 @@ def _places(folder: Folder, home: str) -> tuple[Path, ...]:
     return (*own, folder.shipped)
 
 
-def folded(name: str) -> str:
-    """Return a name in lower case, with `_` for `-`, `.` and space.
+_SEPARATORS = re.compile(r"(?<!\d)_|_(?!\d)")
+_BRANDS = re.compile(
+    r"^(nvidia_)?(geforce|tesla)_|^nvidia_(?=rtx_|[a-z]+\d)|^amd_(instinct_)?(?=mi\d)"
+)
 
-    >>> folded("Llama-3.1-8B"), folded("gpt_oss 20B")
-    ('llama_3_1_8b', 'gpt_oss_20b')
+
+def folded(name: str) -> str:
+    """Return a name in lower case without separators, except `_` between digits.
+
+    The maker and the brand of a GPU, as nvidia-smi prints them, are left out.
+
+    >>> folded("Llama-3.1-8B"), folded("gpt_oss 20B"), folded("NVIDIA GeForce RTX 4090")
+    ('llama3_1_8b', 'gptoss20b', 'rtx4090')
     """
-    return name.casefold().translate(str.maketrans("-. ", "___"))
+    spelt = _BRANDS.sub("", name.casefold().translate(str.maketrans("-. ", "___")))
+    return _SEPARATORS.sub("", spelt)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from simulators.core.errors import UserError
-from simulators.core.folder import folded
+from simulators.core.folder import FOLDERS, folded
 from sweeper.commands.flags import parse
 from sweeper.report.evidence import LEAST, evidence, spoken
 from sweeper.report.tables import print_table, print_words
@@ -48,13 +48,14 @@ def fit(words: list[str]) -> int:
     rates = [f"tokens/s, {users} user{'s' if users > 1 else ''}" for users in library.USERS]
     prompts = [f"TTFT of {prompt // 1024}k" for prompt in library.PROMPTS]
     header = ["", "model", "size", "precision", "context", *rates, *prompts, "measured or fitted"]
-    print_table(f"Models that fit on {chosen.gpus} {chosen.gpu}, {chosen.engine}", header, lines)
+    gpu = FOLDERS["gpu"].name_of(chosen.gpu)
+    print_table(f"Models that fit on {chosen.gpus} {gpu}, {chosen.engine}", header, lines)
     if len(found) > len(lines):
         print_words(f"The largest {len(lines)} of {len(found)}; more: --rows or --model.")
     print_words(
         "Context: tokens of KV cache, at most the model's limit. Precisions other than the "
         "maker's need a checkpoint of that precision. Rates: prompts of "
-        f"{library.PROMPTS[0]:,} tokens, all users together."
+        f"{library.PROMPTS[0]:,} tokens, all users together. A `-` is a prompt beyond the context."
     )
     return 0
 
@@ -98,7 +99,7 @@ def support(words: list[str]) -> int:
 
 
 def _named(text: str, names: Sequence[str]) -> list[str]:
-    return [name for name in names if name in folded(text)]
+    return [name for name in names if folded(name) in folded(text)]
 
 
 def measure(words: list[str]) -> int:

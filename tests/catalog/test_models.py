@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from pathlib import Path
@@ -240,13 +241,13 @@ def test_model_is_found_by_repository_name(written: str, name: str) -> None:
 
 
 def test_model_names_are_unique() -> None:
-    shipped = [read_toml(MODELS.shipped / f"{name}.toml") for name in MODELS.names()]
-    names = [folded(n) for n in MODELS.names()]
-    variants = [one for sheet in shipped for one in sheet.get("variants", {}).items()]
-    names += [folded(n) for n, _ in variants]
-    sheets = [*shipped, *(facts for _, facts in variants)]
-    aliases = [folded(n) for sheet in sheets for n in sheet.get("aliases", ())]
-    both = Counter([*names, *aliases])
+    shipped = {name: read_toml(MODELS.shipped / f"{name}.toml") for name in MODELS.names()}
+    variants = [one for sheet in shipped.values() for one in sheet.get("variants", {}).items()]
+    spelt = [
+        {folded(word) for word in (name, *facts.get("aliases", ()))}
+        for name, facts in (*shipped.items(), *variants)
+    ]
+    both = Counter(itertools.chain.from_iterable(spelt))
     assert [name for name, times in both.items() if times > 1] == []
 
 
