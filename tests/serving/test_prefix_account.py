@@ -71,6 +71,56 @@ def test_sequential_requests_hit_like_a_dictionary(capacity: int) -> None:
     assert (state.request[:, at.NUM_CACHED] // 16).tolist() == in_a_dictionary(paths, capacity)
 
 
+def in_two_dictionaries(
+    paths: list[list[int]], capacity: int, on_host: int
+) -> tuple[list[int], list[int]]:
+    """Return the blocks that each prompt finds, and those of them that come from the host.
+
+    Blocks behind the first one that the GPU lacks come from the host, which gets a copy of every
+    block when its request ends.
+    """
+    gpu: OrderedDict[int, None] = OrderedDict()
+    host: OrderedDict[int, None] = OrderedDict()
+    hits, fetched = [], []
+    for path in paths:
+        held = ((k, block) for k, block in enumerate(path))
+        found = next((k for k, block in held if block not in gpu and block not in host), len(path))
+        near = next((k for k, block in enumerate(path) if block not in gpu), len(path))
+        hits.append(found)
+        fetched.append(max(0, found - near))
+        for block in reversed(path):
+            for tier, most in ((gpu, None), (host, on_host)):
+                tier.pop(block, None)
+                tier[block] = None
+                while most is not None and len(tier) > most:
+                    tier.popitem(last=False)
+        while len(gpu) > capacity:
+            gpu.popitem(last=False)
+    return hits, fetched
+
+
+@pytest.mark.parametrize(("capacity", "on_host"), [(12, 20), (17, 25), (17, 40), (25, 1000)])
+def test_hits_of_both_tiers_are_those_of_two_dictionaries(capacity: int, on_host: int) -> None:
+    rng = np.random.default_rng(11)
+    paths = [
+        [100 * tree + k for k in range(1 + int(rng.integers(11)))]
+        for tree in rng.integers(6, size=300)
+    ]
+    allowed = limits(
+        "vllm_v1",
+        blocks=capacity + 1,
+        watermark=0.0,
+        token_budget=4096,
+        prefix_caching=True,
+        host_cache_capacity=on_host,
+        move_s=1e-4,
+    )
+    state = run(hashed(paths, 100.0), "vllm_v1", allowed=allowed)
+    hits, fetched = in_two_dictionaries(paths, capacity, on_host)
+    assert (state.request[:, at.NUM_CACHED] // 16).tolist() == hits
+    assert state.pool[0, at.HOST_FETCHED_BLOCKS] == sum(fetched) > 0
+
+
 def test_concurrent_request_hits_completed_blocks() -> None:
     # Chunks of 64 tokens: 128 in two batches of a second each; the second request comes between.
     requests = hashed([list(range(8))] * 3, 0.0)
