@@ -9,6 +9,7 @@ import pytest
 
 from simulators.catalog.model import load_model
 from simulators.core.columns import batch_of
+from simulators.core.errors import UserError
 from simulators.training.job import load_constants
 from simulators.training.metrics import JOB_FIELDS, job_of
 from simulators.training.operators import pieces, tasks
@@ -361,3 +362,109 @@ def test_expert_skew_slows_the_step_until_tokens_are_dropped():
     assert 2.0 < busiest < 2.43
     assert 1.0 < capped["ep_comm_s"] / even["ep_comm_s"] < busiest
     assert even["compute_s"] < capped["compute_s"] < skewed["compute_s"]
+
+
+DEEPSEEK = TrainingPoint(
+    model="deepseek_v3",
+    gpu="gb300",
+    pp=2,
+    chunks=8,
+    schedule="interleaved",
+    dp=128,
+    ep=32,
+    batch=4096,
+    sequence=4096,
+    dtype="fp8",
+    gradient_dtype="bf16",
+    recompute="none",
+)
+
+
+def deepseek(**changes):
+    [row] = evaluate(replace(DEEPSEEK, **changes))
+    assert row["status"] == "ok", row["reason"]
+    return row
+
+
+def test_published_recipe_of_deepseek_on_gb300_fits_its_memory():
+    row = deepseek(micro_batch=2, recompute="mla_up_proj")  # Megatron-Bridge 26.04
+    assert 0.7 < row["memory_bytes"] / 299.6e9 < 0.95
+    assert row["oom_probability"] < 0.05
+
+
+@pytest.mark.parametrize("module", ["layernorm", "moe_act", "mla_up_proj", "moe"])
+def test_recomputed_module_saves_memory_and_takes_time(module):
+    none, some, full = deepseek(), deepseek(recompute=module), deepseek(recompute="full")
+    assert none["activation_bytes"] > some["activation_bytes"] > full["activation_bytes"]
+    assert none["step_s"] < some["step_s"] < full["step_s"]
+    messages = [row["ep_comm_s"] for row in (none, some)]
+    assert (messages[1] == pytest.approx(1.5 * messages[0])) == (module == "moe")
+
+
+def test_modules_add_up_and_words_name_their_sets():
+    one, other, both = (
+        deepseek(recompute=word)["activation_bytes"]
+        for word in ("mla_up_proj", "moe_act", "mla_up_proj+moe_act")
+    )
+    assert deepseek()["activation_bytes"] - both == pytest.approx(
+        2 * deepseek()["activation_bytes"] - one - other
+    )
+    steps_s = {
+        deepseek(recompute=word)["step_s"]
+        for word in ("elementwise", "layernorm+moe_act", "moe_act+layernorm")
+    }
+    assert len(steps_s) == 1
+    with pytest.raises(UserError, match="unknown recompute 'mla'"):
+        evaluate(replace(DEEPSEEK, recompute="mla"))
+
+
+def test_narrow_activations_moments_and_messages_are_smaller():
+    wide = deepseek()
+    kept = deepseek(activation_dtype="fp8")
+    assert kept["activation_bytes"] < wide["activation_bytes"]
+    narrow = deepseek(optimizer_dtype="bf16")["optimizer_state_bytes"]
+    assert narrow == pytest.approx(12 / 16 * wide["optimizer_state_bytes"])
+    assert deepseek(dispatch_dtype="fp8")["ep_comm_s"] < wide["ep_comm_s"]
+    assert deepseek(expert_overlap="on")["ep_comm_s"] == 0.0
+
+
+def test_prediction_layer_is_on_the_last_stage():
+    once, twice = deepseek(mtp_layers=1), deepseek(mtp_layers=2)
+    assert deepseek()["compute_s"] < once["compute_s"] < twice["compute_s"]
+    assert deepseek()["bubble_s"] < once["bubble_s"]
+
+
+def test_embedding_and_head_may_be_chunks_of_their_own():
+    llama = {"model": "llama3_1_405b", "gpu": "h100_sxm", "tp": 8, "pp": 16, "chunks": 8}
+    llama |= {"ep": 1, "dp": 128, "batch": 2048, "sequence": 8192, "dtype": "bf16", "zero": 2}
+    row = deepseek(**llama, gradient_dtype="fp32")  # 126 layers over 128 chunks
+    assert row["memory_bytes"] < 80e9
+    [more] = evaluate(replace(DEEPSEEK, **llama | {"chunks": 9}))
+    assert more["reason"].startswith("pp_exceeds_layers")
+
+
+def test_accepted_risk_of_running_out_bounds_memory():
+    plan = replace(BASE, gpu="h100_sxm", micro_batch=4, recompute="elementwise")
+    [row] = evaluate(plan)
+    assert 0.0 < row["oom_probability"] < 0.5
+    [bounded] = evaluate(replace(plan, oom_limit=row["oom_probability"] / 2))
+    assert bounded["reason"].startswith("memory_exceeds_hbm")
+    assert "of running out" in bounded["reason"]
+
+
+def test_offloaded_layers_leave_the_gpu_and_may_wait_for_the_host():
+    none, some = (one(offload_layers=n, gpu="h100_sxm", micro_batch=2) for n in (0, 16))
+    assert some["activation_bytes"] == pytest.approx(none["activation_bytes"] / 2)
+    assert some["step_s"] > none["step_s"]  # over PCIe
+
+
+def test_pytorch_loss_keeps_more_copies_of_the_logits():
+    fused, eager = (one(cross_entropy=kind, micro_batch=2) for kind in ("fused", "eager"))
+    assert eager["workspace_bytes"] == pytest.approx(14 / 6 * fused["workspace_bytes"])
+    assert fused["step_s"] < eager["step_s"]
+
+
+def test_every_other_product_is_recomputed_by_torchtitans_policy():
+    none, some, full = (one(recompute=r) for r in ("none", "selective_op", "full"))
+    assert none["step_s"] < some["step_s"] < full["step_s"]
+    assert 0.4 < some["activation_bytes"] / none["activation_bytes"] < 0.6
