@@ -46,7 +46,7 @@ from simulators.serving.prices.batch_price import drafted_s, prices_of
 from simulators.serving.simulator import simulate
 from simulators.serving.speculation import dense_layer, drafter_of, mean_acceptance_length, survival
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
-from simulators.workload.llm.parallelism import Parallelism
+from simulators.workload.llm.parallelism import HIGH_THROUGHPUT, LOW_LATENCY, Parallelism
 from simulators.workload.llm.step import Step, chunk_step, decode_step, prefill_step
 from simulators.workload.operators import Gemm
 
@@ -174,6 +174,39 @@ def pooled(reference: Path) -> Iterator[Cells]:
             own = "one pool alone" if run.has_unlike_pools else "both pools or none"
             cells = {"metric": metric, "framework": run.framework, "ranks": own}
             yield {**cells, "predicted": getattr(found, name), "measured": measured, **ends}
+
+
+PREFILL_TOKENS = 16_384
+"""Tokens of a rank in a published prefill step."""
+
+
+def wide(_reference: Path, published: Sequence[Mapping[str, Any]]) -> Iterator[Cells]:
+    """Yield tokens per second and GPU of one step of DeepSeek-V3 on many GPUs under SGLang."""
+    for row in published:
+        ranks, context = row["ranks"], float(row["context"])
+        each = row.get("requests", PREFILL_TOKENS)
+        decodes = "requests" in row
+        options = {
+            "attention_dp": ranks,
+            "ep": ranks,
+            "dtype": row.get("dtype", "fp8_block"),
+            "kv_dtype": row.get("kv_dtype", "bf16"),
+            "moe.backend": LOW_LATENCY if decodes else HIGH_THROUGHPUT,
+            "moe.redundant_experts": row.get("redundant", 32),
+            "moe.two_batch_overlap": row.get("overlap", True),
+        }
+        plain = {"model": "deepseek_v3", "gpu": row["gpu"], "tp": 1, "scheduler": "sglang"}
+        point = point_from(ServingPoint, {**plain, "runtime": "sglang", **options})
+        total = float(ranks * each)
+        step = decode_step(total, context) if decodes else prefill_step(total / context, context)
+        predicted = each / _pass_s(deployment_of(point).hardware.replica, step)
+        label = f"{ranks} {row['gpu']}, {each:,} at {context:,.0f} tokens"
+        yield {
+            "pool": row["pool"],
+            "label": label,
+            "predicted": predicted,
+            "measured": row["per_s"],
+        }
 
 
 def reused(reference: Path) -> Iterator[Cells]:
