@@ -155,6 +155,27 @@ def fit_training_steps(reference: Path, _only: Sequence[str]) -> Iterator[Calibr
     )
 
 
+class _Noted(dict[str, float]):
+    """A table of constants that notes the names that are read."""
+
+    def __init__(self, table: Mapping[str, float]) -> None:
+        super().__init__(table)
+        self.read: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.read.add(name)
+        return super().get(name, default)
+
+
+def constants_read(one: PricedSteps, start: Mapping[str, float]) -> list[str]:
+    """Return the names of the constants that a step depends on; single numbers count always."""
+    nested = _nested(start)
+    tables = {name: _Noted(table) for name, table in nested.items() if isinstance(table, dict)}
+    fastest_s(one, constants_of(nested | tables))
+    read = {f"{name}.{key}" for name, table in tables.items() for key in table.read}
+    return [name for name in start if "." not in name or name in read]
+
+
 def fitted_constants(rows: Sequence[PricedSteps]) -> dict[str, float]:
     """Return the constants with the least loss; exposed shares of communication are at most 1."""
     start: dict[str, float] = CONFIG["start"]
@@ -166,10 +187,16 @@ def fitted_constants(rows: Sequence[PricedSteps]) -> dict[str, float]:
     kinds = [(one.step.source, one.step.is_mixture) for one in rows]
     weights = np.array([1.0 / (len(set(kinds)) * kinds.count(kind)) for kind in kinds])
 
+    read = [[names.index(name) for name in constants_read(one, start)] for one in rows]
+    known: list[dict[bytes, float]] = [{} for _ in rows]
+
     def errors_at(where: Floats) -> Floats:
         numbers = dict(zip(names, np.exp(where).tolist(), strict=True))
         constants = constants_of(_nested(numbers))
-        return np.array([np.log(fastest_s(one, constants) / one.step.seconds) for one in rows])
+        for one, mine, found in zip(rows, read, known, strict=True):
+            if (key := where[mine].tobytes()) not in found:
+                found[key] = float(np.log(fastest_s(one, constants) / one.step.seconds))
+        return np.array([f[where[r].tobytes()] for f, r in zip(known, read, strict=True)])
 
     def loss_at(where: Floats, errors: Floats) -> float:
         return float(weights @ np.abs(errors) + prior @ (where - begin) ** 2)
