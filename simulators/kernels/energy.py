@@ -27,7 +27,16 @@ from simulators.core.jit import Floats
 from simulators.evidence.lookup import calibration_file, find
 from simulators.kernels.corrections import Correction, corrected, correction_from
 from simulators.kernels.price import flops, moved_bytes
-from simulators.workload.operators import Attention, Compute, Elementwise, Embedding, Gemm, Norm
+from simulators.workload.operators import (
+    Attention,
+    Compute,
+    Elementwise,
+    Embedding,
+    Gemm,
+    GroupedGemm,
+    Norm,
+)
+from simulators.workload.precision import BYTES
 
 COMPUTE_SHARE = 1.0
 """Default `compute`: GPUs are designed so that matrix units at full rate reach the power limit."""
@@ -42,10 +51,11 @@ SAME_MULTIPLIERS = {"fp16": "bf16", "tf32": "bf16", "int8": "fp8", "int4": "fp4"
 """Measured formats with the same multipliers, by unmeasured format."""
 
 STREAMING = 2.0
-"""Energy per byte of decode attention and vector operators over that of products. Meters do not
-show it: loops of attention ran for .3 s, so that readings hold what ran before (between kernels of
-.1 and 1 ms with equal traffic they rise by half), and vector operators were not metered. The best
-of 1.0, 1.6, 2.0 and 2.4 for watts of 243 served models on H100 (ML.ENERGY)."""
+"""Energy per byte of decode attention, vector operators and products with narrow weights over that
+of other products. Meters do not show it: loops of attention ran for .3 s, so that readings hold
+what ran before (between kernels of .1 and 1 ms with equal traffic they rise by half); the others
+were not metered. The best of 1.0, 1.6, 2.0 and 2.4 for watts of 243 served models on H100
+(ML.ENERGY)."""
 
 LOWEST_VOLTAGE = 0.7
 """Lowest voltage over the voltage at full clock: about 0.7 V of 1.0 V on current GPUs. A choice:
@@ -88,9 +98,11 @@ def power_w(operator: Compute, gpu: Gpu, latency_s: Floats) -> Floats:
 
 
 def is_streaming(operator: Compute) -> bool:
-    """Return whether an operator streams memory through vector units: no meter settled on it."""
+    """Return whether an operator streams memory through vector units; no meter settled on it."""
     if isinstance(operator, Attention):
         return operator.phase == "decode"
+    if isinstance(operator, Gemm | GroupedGemm):  # narrow weights are widened there
+        return BYTES[operator.weight_dtype or operator.dtype] < BYTES[operator.dtype]
     return isinstance(operator, Norm | Elementwise | Embedding)
 
 
