@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from simulators.core.jit import has_compiled
 from sweeper.engines import Say
 from sweeper.engines.chunks import Chunks
 from sweeper.engines.task import Task
@@ -29,6 +30,7 @@ class Inline:
 @dataclass
 class _ThisProcess:
     announced: bool = False
+    was_compiled: bool = field(default_factory=has_compiled)
 
     def run(
         self, task: Task, batches: Iterable[Batch], total: int, say: Say, point_s: float = 0.0
@@ -37,7 +39,7 @@ class _ThisProcess:
         if not self.announced:
             self.announced = True
             say("running in this process (no per-design time limit)")
-            if task.compiles:
+            if task.warms_up and not self.was_compiled:
                 say("compiling the simulator, up to a minute (first run only)")
         chunks = Chunks(batches, total, point_s=point_s, together=task.together)
         for chunk in chunks:

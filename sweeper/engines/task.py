@@ -24,7 +24,6 @@ import pyarrow.compute as pc
 from simulators.core.columns import STATUSES
 from simulators.core.contract import Shares, Simulator, WarmsUp, load_simulator
 from simulators.core.errors import UserError
-from simulators.core.jit import has_compiled
 from sweeper.query.pareto import local_front
 from sweeper.space.design_space import DesignSpace, Objectives
 from sweeper.space.points import Batch, Mask, split, width
@@ -91,9 +90,9 @@ class Task:
             simulator.warm_up()
 
     @property
-    def compiles(self) -> bool:
-        """Whether the first batch waits for compilers."""
-        return isinstance(self.simulator, WarmsUp) and not has_compiled()
+    def warms_up(self) -> bool:
+        """Whether the simulator compiles kernels."""
+        return isinstance(self.simulator, WarmsUp)
 
     @property
     def together(self) -> int:
