@@ -71,6 +71,7 @@ def main() -> None:
         ),
         *_mooncake(),
         _pools(),
+        _agents(),
         _memory(),
         *_candidates(),
         *_pairs(),
@@ -206,6 +207,37 @@ def _pools() -> Check:
     name = "DeepSeek-V3, 96 H100 in two pools, 2,000 in 100 out"
     note = f"TPOT {(metrics.tpot_mean_s or 0.0) * 1e3:.0f} ms"
     return Check(name, spent, "CPU-s", 2.0, spent <= 2.0, count, note)
+
+
+def _agents() -> Check:
+    """Check the lane-hours per CPU-minute of 128 lanes, with the drawing of their sessions."""
+    lanes, needed = 128, 1_000.0
+    point = updated(
+        ServingPoint(model="deepseek_v4_pro", gpu="b200_sxm", requests=0, qps=None),
+        {
+            **{"scheduler": "vllm_v1", "router": "cache_aware", "replicas": 4},
+            **{"dtype": "fp8_block+w4a8", "kv_dtype": "fp8", "ep": 8, "attention_dp": 8},
+            **{"workload": "agentic", "sessions.duration_s": 3600.0},
+            **{"arrivals.process": "closed", "arrivals.clients": lanes},
+            **{"cache.prefix_caching": True, "cache.prefix_host_bytes": 3e11},
+        },
+    )
+
+    def prepare(run: int) -> Callable[[], ServingMetrics]:
+        seeded = updated(point, {"seed": run})
+        return lambda: run_of(seeded, requests_of(seeded)).metrics()
+
+    metrics, spent = median_cpu_s(prepare)
+    found = lanes / spent * 60.0
+    return Check(
+        f"DeepSeek-V4-Pro on 32 B200, {lanes} lanes of agents for an hour",
+        found,
+        "lane-hours/CPU-min",
+        needed,
+        found >= needed,
+        metrics.measured_requests or 0,
+        "sessions drawn anew",
+    )
 
 
 def _memory() -> Check:
