@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from deploy.benchmark import benchmark
 from deploy.deployments.serving import deployment, launch_of
 from simulators.catalog.engine import load_engine
 from simulators.core.errors import Infeasible, UserError
@@ -441,6 +442,11 @@ def test_trtllm_waits_for_the_share_of_tokens_that_its_scheduler_simulates() -> 
     file = yaml.safe_load(launch_of(waits, "trtllm").file)
     assert file["batch_wait_timeout_iters"] == 10
     assert file["batch_wait_max_tokens_ratio"] == FILLED
+
+
+def test_no_benchmark_command_is_written_for_agents() -> None:
+    with pytest.raises(UserError, match="a benchmark with sessions of agents"):
+        benchmark(replace(LLAMA, workload="agentic"), "vllm", "a/model", "", "trace.jsonl")
 
 
 def test_templates_of_users_cannot_reach_the_interpreter(workplace: Path) -> None:
