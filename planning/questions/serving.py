@@ -369,7 +369,8 @@ def _space(
     }
     routers = _routers(flags, is_shared=is_shared)
     if len(routers) > 1:
-        rules.append(f"replicas > 1 OR pools.prefill_gpus > 0 OR router = '{routers[0]}'")
+        of_pools = " OR pools.prefill_gpus > 0" if pools else ""
+        rules.append(f"replicas > 1 OR router = '{routers[0]}'{of_pools}")
     return {
         "simulator": "serving",
         "axes": {

@@ -54,7 +54,7 @@ LOADS = [  # lengths, arrivals, requests per second, GPU
     ("chat", "poisson", 24, "l40s"),
     ("chat", "bursty", 29, "l40s"),
     ("chat", "diurnal", 42, "a100_sxm"),
-    ("code", "bursty", 22, "a100_sxm"),
+    ("code", "bursty", 12, "a100_sxm"),
     ("code", "poisson", 25, "a100_sxm"),
     ("summaries", "poisson", 18, "h100_sxm"),
     ("summaries", "diurnal", 7, "l40s"),

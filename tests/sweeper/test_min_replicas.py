@@ -18,6 +18,7 @@ from sweeper.commands.ask import parsed
 from sweeper.engines.task import evaluate
 from sweeper.query.pareto import qualifying
 from sweeper.questions import QUESTIONS, Asks, known_beside
+from sweeper.samplers import Round
 from sweeper.samplers._min_replicas import MinReplicasSearch
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.points import numbers
@@ -46,7 +47,7 @@ class Deadline:
         )
 
 
-def space_of(load: float, luck: float, most: int) -> DesignSpace:
+def space_of(load: float, luck: float, most: int, least: int = 1) -> DesignSpace:
     return DesignSpace.of(
         "tests.toys.fleet",
         site=["here", "there"],
@@ -56,7 +57,7 @@ def space_of(load: float, luck: float, most: int) -> DesignSpace:
         luck=luck,
         copies=f"1..{most}",
         derived={"servers_of_all": '"group" * copies'},
-        constraints=[f'"group" * copies <= {most}'],
+        constraints=[f'"group" * copies <= {most}', f"copies >= {least} OR speed = 4.0"],
     )
 
 
@@ -65,12 +66,13 @@ def space_of(load: float, luck: float, most: int) -> DesignSpace:
     load=st.floats(0.5, 80.0),
     limit_s=st.floats(0.05, 5.0),
     most=st.sampled_from([1, 3, 8, 24]),
+    least=st.sampled_from([1, 2, 3]),
     foresees=st.booleans(),
 )
 def test_min_replicas_search_finds_the_smallest_fleet_per_scenario(
-    load: float, limit_s: float, most: int, foresees: bool
+    load: float, limit_s: float, most: int, least: int, foresees: bool
 ) -> None:
-    space = space_of(load, 0.0, most)
+    space = space_of(load, 0.0, most, least)
     simulator = load_simulator("tests.toys.fleet")
     tried: dict[int, dict] = {}
 
@@ -81,6 +83,8 @@ def test_min_replicas_search_finds_the_smallest_fleet_per_scenario(
         "copies", "servers_of_all", ("site",), Deadline(limit_s, foresees=foresees)
     )
     for round_ in sampler.rounds(space, answered):
+        assert isinstance(round_, Round)
+        assert round_.later >= 0
         for batch in round_:
             found = pl.DataFrame(pl.from_arrow(evaluate(simulator, space.batch(batch))))
             rows = pl.concat([space.points(batch), found], how="horizontal")
