@@ -35,8 +35,8 @@ from sweeper.text import counted, duration, human
 
 _PATIENCE_S, _MOST_S = 0.2, 10.0
 """Time for which points are timed, and the largest time for a long sweep."""
-_LONG_S = 10.0
-"""Remaining time from which a faster choice is offered."""
+_LONG_S, _TIMED = 10.0, 8
+"""Remaining time from which a faster choice is offered, and the designs that are timed before."""
 _COUNTED = 1 << 26
 """The largest batch that is counted exactly."""
 _BYTES = {"double": 8, "int64": 8, "bool": 1, "string": 2}
@@ -124,8 +124,9 @@ def _answered(asked: Asked, folder: Path) -> Ended:
         def offer() -> None:
             nonlocal is_offered
             left_s = progress.left_s
-            # The first round of a search says how many designs follow.
-            if asked.faster and not is_offered and rounds > 1 and (left_s or 0.0) > _LONG_S:
+            # The first two rounds of a search say how many designs follow.
+            is_known = rounds > 2 and progress.done >= _TIMED
+            if asked.faster and not is_offered and is_known and (left_s or 0.0) > _LONG_S:
                 is_offered = True
                 say(
                     f"{progress.done:,} of about {progress.total:,} designs done, about "
