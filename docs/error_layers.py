@@ -39,7 +39,7 @@ def error_layers(replica: Replica, step: Step, metric: str) -> Squares:
     stages = pipeline_iterations(replica, step)
     reach = np.array(pass_interval(replica, stages))
     parts, found = _parts(replica, stages), {}
-    widths = [fitted_width(engine, metric) for engine in engines_of(replica.runtime.framework)]
+    widths = [fitted_width(engine, metric) for engine in engines_of(replica.runtime)]
     ends = []
     for side in ("below", "above"):
         far = [getattr(w, side) * float(scale(w.engine, reach)) for w in widths]

@@ -22,7 +22,12 @@ import numpy as np
 import polars as pl
 
 from lab.claims.claim import Cells, figures, predict, together
-from lab.fits.deployments import online_run_cache_without, run_cache_without, runtime_without
+from lab.fits.deployments import (
+    online_run_cache_without,
+    run_cache_without,
+    runtime_without,
+    width_without_page,
+)
 from lab.fits.engines import numbers_of, static_columns
 from lab.parity.vidur import vidur_price, vidur_table
 from lab.tables import published
@@ -166,11 +171,17 @@ def _tokens_per_gpu_s(row: InferenceSubmission, cache: RunCache) -> float:
 def result_blocks(reference: Path) -> pl.DataFrame:
     """Return TPOT and throughput of results printed in documentation of engines."""
     known, unknown = blocks(reference)
-    cache_of = functools.cache(run_cache_without)
+
+    @functools.cache
+    def cache_of(runtime: str, group: str, decode: str, page: str) -> RunCache:
+        cache = run_cache_without(runtime, group, decode)
+        cache.width_of = functools.partial(width_without_page, page)
+        return cache
 
     def answer(numbered: tuple[int, ResultBlock]) -> list[Cells]:
         number, block = numbered
-        metrics = simulate(block.point, cache_of(block.point.runtime, block.group, block.decode))
+        cache = cache_of(block.point.runtime, block.group, block.decode, block.path)
+        metrics = simulate(block.point, cache)
         pairs = {
             "TPOT": (metrics.tpot_mean_s, block.tpot_s),
             "throughput": (metrics.tokens_per_s, block.tokens_per_s),

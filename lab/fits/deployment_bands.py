@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 from lab.fits.deployments import run_cache_of, run_cache_without
 from lab.fits.driver import Calibration, declared, settings
 from lab.fits.engines import LEFT_OUT, by_replica
-from lab.fits.methods import COVERED_SHARE, grouped, interval, quantile
+from lab.fits.methods import interval, quantile
 from lab.tables.deployments import PublicDeployment, silicon
 from lab.tables.result_blocks import ResultBlock, blocks
 from lab.tables.rows import evenly
@@ -28,7 +27,15 @@ from simulators.core.jit import Floats
 from simulators.evidence.intervals import COVERED
 from simulators.evidence.lookup import BEST, LEVELS, NEW_ARCHITECTURE
 from simulators.serving.deployment import Deployment, Hardware
-from simulators.serving.measured_deployments import UNMEASURED, Width, point_of, scale
+from simulators.serving.measured_deployments import (
+    OLDER_RELEASE,
+    UNMEASURED,
+    Width,
+    engines_of,
+    point_of,
+    scale,
+)
+from simulators.serving.point import ServingPoint
 from simulators.serving.prices.batch_price import prices_of
 from simulators.serving.prices.iteration_table import Ends
 from simulators.serving.run import RunCache, run_of
@@ -49,7 +56,7 @@ ENGINES, ROUNDS = np.geomspace(0.01, 1.0, 201), 6
 class PredictedDeployment:
     """A measured deployment and its prediction."""
 
-    row: PublicDeployment
+    row: PublicDeployment | ResultBlock
     known: str  # evidence level of its kernels: one of KNOWN
     ratio: dict[str, float]  # measured over predicted, by metric
     pass_interval: dict[str, Ends]  # ends of the intervals of its passes, by metric
@@ -59,11 +66,14 @@ def fit_deployment_bands(reference: Path, _only: Sequence[str]) -> Iterator[Cali
     """Yield the interval widths of TTFT and TPOT, and those without each GPU."""
     seen, no_engine = list(predicted(reference)), run_cache_of(load_runtime(CONFIG.no_engine))
     unknown = [one for some in _loads(reference) for one in _predicted(no_engine, BEST, some)]
+    printed = list(printed_by_older(reference))
     content: dict[str, Any] = {"width": {}, "tail": {}}
     without: dict[str, Any] = {gpu: {} for gpu in sorted({one.row.gpu for one in seen})}
+    pages = sorted({page_of(one) for one in printed})
     errors = []
     for metric in METRICS:
         widths = widths_of(metric, seen) | widths_of(metric, unknown, lambda _: UNMEASURED)
+        widths |= widths_of(metric, printed, lambda _: OLDER_RELEASE)
         for engine, width in widths.items():
             content["width"].setdefault(engine, {})[metric] = asdict(width)
         for gpu, found in without.items():
@@ -72,6 +82,10 @@ def fit_deployment_bands(reference: Path, _only: Sequence[str]) -> Iterator[Cali
                 found.setdefault(engine, {})[metric] = asdict(width)
             tested = [one for one in seen if one.row.gpu == gpu]
             errors += [_outside(one, metric, widths[one.row.framework]) for one in tested]
+        for page in pages:
+            others = [one for one in printed if page_of(one) != page]
+            width = widths_of(metric, others, lambda _: OLDER_RELEASE)[OLDER_RELEASE]
+            without.setdefault(page, {}).setdefault(OLDER_RELEASE, {})[metric] = asdict(width)
     for metric, ratio in tails(reference).items():
         content["tail"][metric] = {"ends": interval(ratio)}
     whole = declared("deployment_bands", content=content, rows=len(seen), errors=errors)
@@ -88,6 +102,20 @@ def predicted(reference: Path, known: Sequence[str] = KNOWN) -> Iterator[Predict
         for level in known:
             cache = cache_knowing(level, run_cache_without(some[0].runtime, some[0].group))
             yield from _predicted(cache, level, some)
+
+
+def printed_by_older(reference: Path) -> Iterator[PredictedDeployment]:
+    """Yield predictions of results in documentation under releases before the fitted ones."""
+    for block in blocks(reference)[0]:
+        if OLDER_RELEASE in engines_of(load_runtime(block.point.runtime)):
+            cache = run_cache_without(block.point.runtime, block.group, block.decode)
+            yield from _ratios(cache, BEST, block, block.point)
+
+
+def page_of(one: PredictedDeployment) -> str:
+    """Return the documentation page of a printed result."""
+    assert isinstance(one.row, ResultBlock)
+    return one.row.path
 
 
 def _loads(reference: Path) -> Iterator[list[PublicDeployment]]:
@@ -114,13 +142,18 @@ def _predicted(
     cache: RunCache, level: str, some: Sequence[PublicDeployment]
 ) -> Iterator[PredictedDeployment]:
     for row in some:
-        with contextlib.suppress(Infeasible, UserError):
-            point = point_of(row)
-            metrics = run_of(point, cache=cache).metrics()
-            table, _ = prices_of(point, cache.deployment(point).hardware)
-            ours = {"tpot": metrics.tpot_mean_s, "ttft": metrics.ttft_mean_s}
-            ratio = {m: getattr(row, f"{m}_s") / seconds for m, seconds in ours.items()}
-            yield PredictedDeployment(row, level, ratio, dict(table.reach))
+        yield from _ratios(cache, level, row, point_of(row))
+
+
+def _ratios(
+    cache: RunCache, level: str, row: PublicDeployment | ResultBlock, point: ServingPoint
+) -> Iterator[PredictedDeployment]:
+    with contextlib.suppress(Infeasible, UserError):
+        metrics = run_of(point, cache=cache).metrics()
+        table, _ = prices_of(point, cache.deployment(point).hardware)
+        ours = {"tpot": metrics.tpot_mean_s, "ttft": metrics.ttft_mean_s}
+        ratio = {m: getattr(row, f"{m}_s") / seconds for m, seconds in ours.items()}
+        yield PredictedDeployment(row, level, ratio, dict(table.reach))
 
 
 def widths_of(
@@ -130,8 +163,8 @@ def widths_of(
 ) -> dict[str, Width]:
     """Return the widths of a metric by engine.
 
-    Engines' parts are fitted together. One multiple of the scale covers 90 % of the rows, of which
-    a replica has `loads` at most; it is wider on the side to which errors are skewed on all GPUs.
+    Engines' parts are fitted together. One multiple of the scale below and one above cover all but
+    5 % of the rows each, of which a replica has `loads` at most.
     """
     off = np.log([one.ratio[metric] for one in seen])
     pass_intervals = np.array([one.pass_interval[metric] for one in seen])
@@ -147,27 +180,9 @@ def widths_of(
         groups = {one.row.group for one in seen if engine_of(one) == name}
         part[name] *= 1.0 + CONFIG.next / len(groups)
     multiple = off / scale(np.array([part[name] for name in engines.tolist()]), pass_intervals)
-    skew = CONFIG.shared * _skew(multiple, [(one.row.gpu, one.known) for one in seen])
-    symmetric = np.abs(multiple) * np.exp(-0.5 * skew * np.sign(multiple))
-    end = float(quantile(symmetric, COVERED_SHARE))
-    below, above = end * math.exp(-0.5 * skew), end * math.exp(0.5 * skew)
+    ends = quantile(multiple, COVERED) * (-1.0, 1.0)
+    below, above = np.maximum(ends, CONFIG.least_side).tolist()
     return {name: Width(one, below, above) for name, one in part.items()}
-
-
-def _skew(off: Floats, groups: Sequence[tuple[str, str]]) -> float:
-    """Return the common skew of groups: log of the upper over the lower 90 % end of errors.
-
-    The skew is the mean over groups, shrunk by twice its standard error, since a skew that GPUs do
-    not share does not transfer to the next GPU.
-    """
-    of_group = grouped(zip(groups, off.tolist(), strict=True), lambda pair: pair[0])
-    ends = np.array([quantile([one for _, one in some], COVERED) for some in of_group.values()])
-    far = np.log(np.maximum(ends * (-1.0, 1.0), CONFIG.least_side))
-    skews = far[:, 1] - far[:, 0]
-    if skews.size < 2:
-        return 0.0
-    two_errors, mean = 2.0 * float(np.std(skews, ddof=1)) / math.sqrt(skews.size), skews.mean()
-    return math.copysign(max(0.0, abs(mean) - two_errors), mean)
 
 
 def _negative_log_likelihood(off: Floats, scales: Floats) -> float:

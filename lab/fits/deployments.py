@@ -34,7 +34,13 @@ from simulators.core.jit import Floats
 from simulators.evidence.lookup import calibrations
 from simulators.kernels.families.experts import MARLIN_ARCHITECTURES
 from simulators.serving.deployment import NO_SERVER, NUMBERS, Frontend, load_frontend
-from simulators.serving.measured_deployments import Width, fitted_width, point_of, width_from
+from simulators.serving.measured_deployments import (
+    OLDER_RELEASE,
+    Width,
+    fitted_width,
+    point_of,
+    width_from,
+)
 from simulators.serving.point import AUTO
 from simulators.serving.run import RunCache
 from simulators.serving.simulator import simulate
@@ -124,6 +130,14 @@ def width_without(gpu: str, framework: str, metric: str) -> Width:
     if left_out is None:
         return fitted_width(framework, metric)
     return width_from(left_out[framework][metric])
+
+
+def width_without_page(page: str, engine: str, metric: str) -> Width:
+    """Return the width of an engine, that of older releases fitted without a documentation page."""
+    left_out = _groups(BANDS).get(page)
+    if engine != OLDER_RELEASE or left_out is None:
+        return fitted_width(engine, metric)
+    return width_from(left_out[OLDER_RELEASE][metric])
 
 
 def _groups(file: Path) -> Mapping[str, Any]:
@@ -260,11 +274,12 @@ def fit_frontends(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     servers: dict[str, Numbers] = {}
     for _ in range(CONFIG.simulations):
         ttft_s, running = engines_alone(rows, servers)
-        servers = {name: fitted(name, framework == name) for name in replica.FRAMEWORKS}
+        fits = ~np.isnan(running)
+        servers = {name: fitted(name, fits & (framework == name)) for name in replica.FRAMEWORKS}
     numbers: dict[tuple[str, str], Numbers] = {}
     held_out_s = np.empty(framework.size)
     for name in replica.FRAMEWORKS:
-        own = framework == name
+        own = fits & (framework == name)
         numbers[name, ""] = servers[name]
         for left_out in np.unique(group[own]).tolist():
             out = own & (group == left_out)
@@ -279,8 +294,8 @@ def fit_frontends(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     whole = declared(
         "frontends",
         content={"frontend": tables.pop("")},
-        rows=framework.size,
-        errors=held_out_s / measured_s - 1.0,
+        rows=int(fits.sum()),
+        errors=(held_out_s / measured_s - 1.0)[fits],
     )
     yield whole
     yield replace(whole, file=FRONTENDS, content={"without": tables})
@@ -320,9 +335,9 @@ def engines_alone(
     """Return simulated TTFT without the server's time, by `TOKENS_S`, and running requests.
 
     Clients wait for the `servers` of frameworks; no server is the default. Engines have constants
-    that were fitted without the group they predict.
+    that were fitted without the group they predict. Infeasible rows are NaN.
     """
-    ttft_s, running = np.empty((len(CONFIG.tokens_s), len(rows))), np.empty(len(rows))
+    ttft_s, running = np.empty((len(CONFIG.tokens_s), len(rows))), np.full(len(rows), np.nan)
     for indices in by_replica(rows).values():
         runtime = runtime_without(rows[indices[0]].runtime, rows[indices[0]].group)
         request_s, _, stream_s = servers.get(rows[indices[0]].framework, (0.0, 0.0, 0.0))
@@ -330,7 +345,10 @@ def engines_alone(
             server = Frontend(request_s=request_s, token_s=token_s, stream_s=stream_s)
             cache = run_cache_of(runtime, server)
             for i in indices:
-                found = simulate(point_of(rows[i]), cache)
+                try:
+                    found = simulate(point_of(rows[i]), cache)
+                except Infeasible:
+                    continue
                 assert found.ttft_mean_s is not None
                 assert found.tpot_mean_s is not None
                 running[i] = found.tokens_per_s * found.tpot_mean_s  # Little's law

@@ -23,7 +23,7 @@ from simulators.catalog.engine import load_engine
 from simulators.composition.adjustments import slowdown, throttled_s
 from simulators.composition.operator_prices import Row, family_of, tokens_of
 from simulators.composition.price import part_rows
-from simulators.composition.replica import Replica, Runtime, load_runtime, share_of_many
+from simulators.composition.replica import ANY, Replica, Runtime, load_runtime, share_of_many
 from simulators.core.folder import PACKAGES
 from simulators.core.jit import Floats
 from simulators.serving.measured_deployments import Deployed
@@ -140,7 +140,18 @@ def bare(name: str) -> Runtime:
         kernels=_kernels_of(name),
         norms_in_sums=ENGINES[name].get("norms_in_sums", False),
         batch_times=batch_times_of(name),
+        prompt_layer_s=prompt_layer_s_of(name),
     )
+
+
+def prompt_layer_s_of(name: str) -> Mapping[str, float]:
+    """Return the host's time to launch a layer's kernels beside a prompt; empty under CUDA graphs.
+
+    It is that of the newest measured host, on any cluster.
+    """
+    if launched := ENGINES[name].get("prompts_as"):
+        return {ANY: load_runtime(launched["runtime"]).prompt_layer_s[launched["host"]]}
+    return {}
 
 
 def batch_times_of(name: str) -> dict[str, float]:
@@ -160,6 +171,11 @@ def step_columns(replica: Replica, step: Step) -> Floats:
     for row in part_rows(replica, step, part):
         for name, seconds in _columns_of(row, replica, share):
             table[name] += seconds
+    if replica.runtime.prompt_layer_s:
+        busy_s = sum(table[name] for name in TIMES)
+        table["fixed"] += replica.runtime.launch_s(
+            part.layers, 0.0, busy_s, replica.cluster, prefills=step.prefills
+        )
     counts: dict[str, Column] = {
         "layer_s": part.layers,
         "host_s": 1.0,
@@ -247,11 +263,13 @@ def fixed_of(columns: Floats, constants: Sequence[Constant]) -> Floats:
 
 
 def _runtime_table(name: str, value: Mapping[str, float]) -> dict[str, Any]:
-    own = {"layer_s": value["layer_s"]}
+    own: dict[str, Any] = {"layer_s": value["layer_s"]}
     own |= {time: value[f"{SAME_CONSTANTS.get(name, name)}.{time}"] for time in HOST_TIMES}
     own |= {kind: value.get(f"{name}.{kind}", value.get(kind, 0.0)) for kind in KINDS}
     facts = {fact: ENGINES[name][fact] for fact in CONFIG.facts if fact in ENGINES[name]}
     facts = {"framework": _framework_of(name), **facts, **own, **_host_of(name, value)}
+    if launched := prompt_layer_s_of(name):
+        facts["prompt_layer_s"] = dict(launched)
     table: dict[str, Any] = {"runtime": facts}
     for device, families in CONFIG.paces.items():
         paces = {family: value[f"paces.{device}.{family}"] for family in families}

@@ -53,6 +53,11 @@ class PublishedRun:
         return f"{self.point.model}.{self.point.gpu}"
 
     @property
+    def gpu(self) -> str:
+        """The GPU of the run."""
+        return self.point.gpu
+
+    @property
     def is_dense(self) -> bool:
         """Whether the model has no experts."""
         return load_model(self.point.model).experts == 0

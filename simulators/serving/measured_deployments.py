@@ -18,6 +18,9 @@ deployment_bands`):
     scale = ( engine^2 + (ln(r_high) ln(1 / r_low))^(3/2) )^(1/2)
     ends of the interval = exp( -below * scale ), exp( +above * scale )
 
+Releases before the measured ones have a further width, fitted to results printed in documentation:
+the wider of both applies.
+
 The kernels of one GPU share an error of unknown sign, so both ends of `r` count for either end.
 Errors of transferred kernels are correlated, so the scale grows faster than `r`. An engine without
 measured deployments has the widest interval of all engines. A 99th percentile has a further,
@@ -41,7 +44,7 @@ from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.composition.engine_defaults import later_rules
-from simulators.composition.replica import FRAMEWORKS, load_runtime
+from simulators.composition.replica import FRAMEWORKS, Runtime, load_runtime
 from simulators.core.calibration import read_calibration, read_choice
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.fields import updated
@@ -398,6 +401,11 @@ CALIBRATION = Path(__file__).parent / "calibration" / "deployment_bands.toml"
 UNMEASURED = "unmeasured"
 """Entry of engines without measured deployments."""
 
+ALL_ENGINES = UNMEASURED, *FRAMEWORKS
+
+OLDER_RELEASE = "older"
+"""Entry of releases before those of the measured deployments."""
+
 MIN_RATIO = 1e-2
 """Lower ends of intervals are clipped at this ratio."""
 
@@ -438,34 +446,45 @@ def width_from(table: Mapping[str, float]) -> Width:
     return Width(**{name: float(table[name]) for name in ("engine", "below", "above")})
 
 
+def fitted_width(engine: str, metric: str) -> Width:
+    """Return the fitted width of `tpot` or `ttft` of an engine."""
+    return width_from(_fitted()["width"][engine][metric])
+
+
 def latency_intervals(
-    runtime: str, passes: Mapping[str, Ends], *, is_measured_load: bool = True
+    runtime: str,
+    passes: Mapping[str, Ends],
+    width_of: Callable[[str, str], Width] = fitted_width,
+    *,
+    is_measured_load: bool = True,
 ) -> Mapping[str, Ends]:
     """Return the 90 % intervals of latencies by metric, given the intervals of the passes.
 
     Under a kind of load that no deployment was measured with, they are the widest of all engines.
+    `width_of`: the width of an engine and a metric.
 
     >>> low, high = latency_intervals("vllm", {"tpot": (0.8, 1.2)})["tpot"]
     >>> low < 1.0 < high
     True
     """
-    engines = engines_of(load_runtime(runtime).framework if is_measured_load else UNMEASURED)
+    engines = engines_of(load_runtime(runtime)) if is_measured_load else ALL_ENGINES
     found = {}
     for metric, ends in passes.items():
-        intervals = [fitted_width(engine, metric).interval(ends) for engine in engines]
+        intervals = [width_of(engine, metric).interval(ends) for engine in engines]
         lows, highs = zip(*intervals, strict=True)
         found[metric] = min(lows), max(highs)
     return found
 
 
-def engines_of(framework: str) -> tuple[str, ...]:
-    """Return the engines whose widths apply to a framework: all engines if it is unmeasured."""
-    return (framework,) if framework in FRAMEWORKS else (UNMEASURED, *FRAMEWORKS)
+def engines_of(runtime: Runtime) -> tuple[str, ...]:
+    """Return the entries whose widths apply to a runtime: all engines if its engine is unmeasured.
 
-
-def fitted_width(engine: str, metric: str) -> Width:
-    """Return the fitted width of `tpot` or `ttft` of an engine."""
-    return width_from(_fitted()["width"][engine][metric])
+    A release that copies a later one with slower kernels also has the width of older releases.
+    """
+    if runtime.framework not in FRAMEWORKS:
+        return ALL_ENGINES
+    is_older = runtime.like and runtime.batch_times
+    return (runtime.framework, OLDER_RELEASE) if is_older else (runtime.framework,)
 
 
 def with_intervals(

@@ -48,7 +48,12 @@ from simulators.serving.engine.service import (
     seen_by_clients,
     serve,
 )
-from simulators.serving.measured_deployments import UserRows, combined_interval, latency_intervals
+from simulators.serving.measured_deployments import (
+    UserRows,
+    combined_interval,
+    fitted_width,
+    latency_intervals,
+)
 from simulators.serving.point import ADAPTIVE, DEMANDED, DEPLOYED, EVENT, ServingPoint
 from simulators.serving.prices.batch_price import MeanLoad, prices_of, worth_drafting
 from simulators.serving.prices.iteration_table import Ends, IterationTable
@@ -80,6 +85,7 @@ class RunCache:
         self.server = functools.cache(server)
         self.process = functools.cache(process)
         self.user_rows = UserRows()
+        self.width_of = fitted_width  # of intervals, by engine and metric
         self.deployment = _once(functools.partial(deployment_of, runtime=runtime), DEPLOYED)
         self.requests = _once(requests_of, DEMANDED)
         self.bands = _once(
@@ -99,6 +105,7 @@ class RunCache:
         found = latency_intervals(
             point.runtime,
             {**reach[0], "tpot": reach[-1]["tpot"]},
+            self.width_of,
             is_measured_load=sessions_of(point.workload, point.seed, 1, 1) is None,
         )
         drafts = point.speculation

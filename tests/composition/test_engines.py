@@ -18,7 +18,7 @@ from simulators.composition.replica import EVERYTHING, Replica, Runtime, load_ru
 from simulators.core.errors import Infeasible, UserError
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.parallelism import Parallelism, check_layout, stage_of
-from simulators.workload.llm.step import decode_step
+from simulators.workload.llm.step import decode_step, prefill_step
 from simulators.workload.operators import Gemm, GroupedGemm
 
 
@@ -228,3 +228,14 @@ def test_kernels_an_engine_does_not_fuse_are_separate_launches() -> None:
     assert apart | {"attention_norm", "ffn_norm"} <= launched
     assert not apart & names_of("qwen3_32b", two, "vllm")
     assert not apart & names_of("llama3_1_70b", two, "trtllm")
+
+
+def test_the_host_launches_a_short_prompt_under_tensorrt_llm_kernel_by_kernel() -> None:
+    replica = a_replica("llama3_1_8b", Parallelism(), runtime="trtllm")
+    layers, layer_s = replica.model.layers, replica.runtime.prompt_layer_s["any"]
+    short, longer, decodes = (
+        float(iteration(replica, step).latency_s)
+        for step in (prefill_step(1.0, 16.0), prefill_step(1.0, 128.0), decode_step(16.0, 128.0))
+    )
+    assert short == pytest.approx(longer)
+    assert short > layers * layer_s > decodes
