@@ -37,12 +37,13 @@ from lab.tables.result_blocks import blocks
 from lab.tables.rows import Bools, Floats, evenly, read_records
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.price import DEFAULT, usd_per_gpu_hours
-from simulators.composition.replica import AMD, load_runtime
+from simulators.composition.replica import load_runtime
 from simulators.serving.measured_deployments import Deployed, corrected, load_of, point_of
 from simulators.serving.point import ClientConfig, ServingPoint
 from simulators.serving.prices.iteration_table import pass_intervals
 from simulators.serving.simulator import simulate
 
+AMD = "amd"
 METRICS = TPOT, TTFT = "TPOT", "TTFT"
 MIN_DESIGNS = 4  # designs that make a decision
 DEADLINES_S = (0.025, 0.05, 0.1)  # of a token: a fast reader's, and two that allow larger batches

@@ -1,4 +1,4 @@
-"""AmdConstants of engines on AMD's GPUs, fitted to whole deployments.
+"""Constants of engines on AMD's GPUs, fitted to whole deployments.
 
 Libraries of AMD's GPUs (AITER, hipBLASLt, RCCL) were timed in no table, so that kernel times come
 from data sheets and from other vendors' GPUs. A few numbers correct them, each by runtime or by
@@ -102,7 +102,7 @@ def predicted(row: PublicDeployment, start_s: float, pace: float, share: float) 
     known = load_runtime(row.runtime)
     runtime = replace(
         known,
-        message_s={CONFIG.vendor: start_s},
+        message_s={architecture: start_s},
         interval_share={architecture: share},
         transferred={**known.transferred, architecture: {LATENT_DECODE: pace}},
     )

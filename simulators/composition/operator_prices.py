@@ -152,7 +152,7 @@ def message_rows(messages: Sequence[Collective], replica: Replica, part: str) ->
         pace = 1.0  # no fitted deployment ran DeepEP's kernels
         if not isinstance(message, ops.ExpertExchange):
             pace = replica.runtime.pace(replica.cluster.fabric_of(gpu), "messages")
-            once = later(once, replica.runtime.message_s.get(gpu.vendor, 0.0) / pace)
+            once = later(once, replica.runtime.message_s.get(gpu.architecture, 0.0) / pace)
         hidden = replica.overlap if message.kind == "all_reduce" else 0.0
         factor = pace * (1.0 - hidden) * message.repeat
         seconds = once.time_s * factor

@@ -38,7 +38,7 @@ FRAMEWORKS = engine_order()
 CALIBRATIONS = Path(__file__).parent / "calibration"
 HOST, ROCM = CALIBRATIONS / "host.toml", CALIBRATIONS / "rocm.toml"
 
-ANY, OTHER, AMD = "any", "other", "amd"
+ANY, OTHER = "any", "other"
 NOTHING = "nothing"
 """Value of an axis without a choice: no effect left out, no accelerator."""
 
@@ -145,7 +145,7 @@ class Runtime:
     prompt_layer_s: Mapping[str, float] = field(default_factory=dict)  # launches with prompts
     prompt_token_s: Mapping[str, float] = field(default_factory=dict)  # tokenization, per token
     prompt_ktoken_s: Mapping[str, float] = field(default_factory=dict)  # growth per 1,000 tokens
-    message_s: Mapping[str, float] = field(default_factory=dict)  # later start, by vendor
+    message_s: Mapping[str, float] = field(default_factory=dict)  # later start, by architecture
     # Share of the intervals of kernels that whole passes show, by architecture.
     interval_share: Mapping[str, float] = field(default_factory=dict)
     paces: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # device, family
@@ -319,7 +319,7 @@ def on_amd(runtime: Runtime) -> Runtime:
     known = (name for name in (runtime.name, runtime.like) if name in start_s)
     return replace(
         runtime,
-        message_s={AMD: start_s[next(known, OTHER)]},
+        message_s=dict.fromkeys(fitted["transferred"], start_s[next(known, OTHER)]),
         interval_share=fitted["interval_share"],
         transferred={**runtime.transferred, **fitted["transferred"]},
         many={**runtime.many, **fitted["many"]},

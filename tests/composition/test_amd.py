@@ -12,11 +12,12 @@ from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.composition.price import iteration
-from simulators.composition.replica import AMD, Replica, Runtime, load_runtime
+from simulators.composition.replica import Replica, Runtime, load_runtime
 from simulators.core.calibration import reference_folder
 from simulators.workload.llm.parallelism import Parallelism
 from simulators.workload.llm.step import Step, decode_step
 
+CDNA = load_gpu("mi300x").architecture
 DECODE = decode_step(16.0, 4096.0)
 
 
@@ -33,8 +34,8 @@ def latency_s(
 
 def test_each_tensor_parallel_sum_on_amd_starts_later() -> None:
     runtime = load_runtime("sglang")
-    sooner = replace(runtime, message_s={AMD: 0.0})
-    later = replace(runtime, message_s={AMD: 1e-4})
+    sooner = replace(runtime, message_s={CDNA: 0.0})
+    later = replace(runtime, message_s={CDNA: 1e-4})
     alone, together = (
         latency_s(later, "llama2_7b", "mi300x", tp) - latency_s(sooner, "llama2_7b", "mi300x", tp)
         for tp in (1, 8)
@@ -49,10 +50,14 @@ def test_each_tensor_parallel_sum_on_amd_starts_later() -> None:
 
 def test_older_release_has_its_own_start_and_other_engines_that_of_the_last_release() -> None:
     today, older, other = (
-        load_runtime(n).message_s[AMD] for n in ("sglang", "sglang_0_5_8", "vllm")
+        load_runtime(n).message_s[CDNA] for n in ("sglang", "sglang_0_5_8", "vllm")
     )
-    assert older == load_runtime("sglang_0_5_9").message_s[AMD] > today == other > 0.0
+    assert older == load_runtime("sglang_0_5_9").message_s[CDNA] > today == other > 0.0
     assert not load_runtime("graphs").message_s
+
+
+def test_gpus_of_the_vendor_outside_the_line_have_no_such_constants() -> None:
+    assert load_gpu("strix_halo").architecture not in load_runtime("vllm").message_s
 
 
 def test_pace_of_latent_decode_leaves_other_attention_alone() -> None:
@@ -67,7 +72,7 @@ def test_database_has_deployments_of_amd() -> None:
     reference = reference_folder()
     if reference is None:
         pytest.skip("measured tables are not part of the repository")
-    rows = database(reference, AMD)
+    rows = database(reference, "amd")
     assert {row.gpu for row in rows} == {"mi300x"}
     assert {row.runtime for row in rows} == {"sglang", "sglang_0_5_9"}
     assert any(row.is_median for row in rows)
