@@ -80,6 +80,9 @@ TTFT_S, AGENTS_TTFT_S = 1.0, 30.0
 AGENTS_DURATION_S = 900.0
 """Time of sending of agents: the shortest that AgentX accepts."""
 
+AGENTS_KV_DTYPE = "fp8"
+"""Precision of the KV cache for agents: that of most recipes of AgentX."""
+
 AGENTS_SHOWN = (
     "e2e_per_token_p90_s",
     "prefix_hit_ratio",
@@ -378,6 +381,7 @@ def _space(
             **(shared if is_shared else {}),
             "router": routers,
             **({"sessions.duration_s": AGENTS_DURATION_S} if agents and load.clients else {}),
+            **({"kv_dtype": AGENTS_KV_DTYPE} if agents else {}),
             **parallelism,
             **backends,
             "qps": list(load.rates),
