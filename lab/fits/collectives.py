@@ -426,7 +426,7 @@ def _factor(log_errors: Floats) -> float:
 
 
 def telling_messages(curves: Sequence[NodesCurve]) -> list[NodesCurve]:
-    """Return each curve that has large messages, without those that measure host launches."""
+    """Return the curves with large messages, without messages that measure host launches."""
     kept = [(curve, curve.size_bytes >= CONFIG.hop_bytes) for curve in curves]
     return [
         replace(curve, size_bytes=curve.size_bytes[tells], seconds=curve.seconds[tells])

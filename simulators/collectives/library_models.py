@@ -218,7 +218,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Moved:
-    """Bytes that a rank moves in one dispatch, or in one combine, under uniform routing."""
+    """Times to move a rank's bytes of one dispatch, or one combine, under uniform routing."""
 
     near_s: Floats  # of its ports at the data sheet's bandwidth
     far_s: Floats  # of its network card at the data sheet's bandwidth

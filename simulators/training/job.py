@@ -101,7 +101,7 @@ def recompute_of(word: str) -> int:
     for name in names:
         if name not in MODULES:
             raise UnknownNameError("recompute", name, (*RECOMPUTES, *MODULES))
-    return sum(1 << MODULES.index(name) for name in set(names))
+    return sum(1 << i for i, name in enumerate(MODULES) if name in names)
 
 
 def modules_of(recompute: int) -> tuple[str, ...]:

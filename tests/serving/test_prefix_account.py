@@ -74,7 +74,7 @@ def test_sequential_requests_hit_like_a_dictionary(capacity: int) -> None:
 def in_two_dictionaries(
     paths: list[list[int]], capacity: int, on_host: int
 ) -> tuple[list[int], list[int]]:
-    """Return the blocks that each prompt finds, and those of them that come from the host.
+    """Return numbers of blocks by prompt: found ones, and those of them from the host.
 
     Blocks behind the first one that the GPU lacks come from the host, which gets a copy of every
     block when its request ends.
