@@ -13,15 +13,22 @@ from simulators.workload.llm.parallelism import Parallelism
 from simulators.workload.llm.step import decode_step, prefill_step
 
 
-def a_replica(runtime: str, tp: int = 8) -> Replica:
-    gpu = load_gpu("h200_sxm")
+def a_replica(
+    runtime: str,
+    tp: int = 8,
+    *,
+    model: str = "deepseek_v3_2",
+    gpu: str = "h200_sxm",
+    kv_dtype: str = "bf16",
+) -> Replica:
+    board = load_gpu(gpu)
     return Replica(
-        model=load_model("deepseek_v3_2"),
-        gpu=gpu,
-        cluster=cluster_for("auto", gpu),
+        model=load_model(model),
+        gpu=board,
+        cluster=cluster_for("auto", board),
         layout=Parallelism(tp=tp),
         dtype="fp8_block",
-        kv_dtype="bf16",
+        kv_dtype=kv_dtype,
         runtime=load_runtime(runtime),
     )
 
@@ -58,3 +65,15 @@ def test_engine_with_dense_short_prefill_is_faster() -> None:
     )
     assert sglang[0] < vllm[0] / 10.0
     assert sglang[1] == pytest.approx(vllm[1], rel=0.25)
+
+
+@pytest.mark.parametrize("model", ["deepseek_v4_pro", "deepseek_v3_2", "glm_5_2", "minimax_m3"])
+@pytest.mark.parametrize("gpu", ["h100_sxm", "b200_sxm", "b300_sxm", "mi355x", "l40s"])
+def test_format_of_the_cache_changes_a_long_prefill_little(model: str, gpu: str) -> None:
+    wide, narrow = (
+        float(iteration(replica, prefill_step(1.0, 8000.0)).latency_s)
+        for replica in (
+            a_replica("vllm", model=model, gpu=gpu, kv_dtype=kv) for kv in ("bf16", "fp8")
+        )
+    )
+    assert 0.6 < wide / narrow < 1.7

@@ -24,7 +24,13 @@ from planning.load_tests.serving import LOAD_TESTS, UNCORRECTED
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.fields import updated, values_of
 from simulators.serving.deployment import NO_SERVER, Frontend, load_frontend, load_process
-from simulators.serving.engine.replica import ARRIVAL, LOG_COLUMNS, RECOMPUTE_PREEMPTIONS, SCHEDULED
+from simulators.serving.engine.replica import (
+    ARRIVAL,
+    LOG_COLUMNS,
+    LOG_ROWS,
+    RECOMPUTE_PREEMPTIONS,
+    SCHEDULED,
+)
 from simulators.serving.measured_deployments import (
     INFERENCEX,
     Deployed,
@@ -128,7 +134,7 @@ def test_one_client_above_max_num_seqs_waits() -> None:
 
 def test_sglang_never_mixes_prompts_with_decodes() -> None:
     state = run_of(replace(BASE, scheduler="sglang"), log_rows=4000).state
-    log = dict(zip(LOG_COLUMNS, state.log[: int(state.clock[-1])].T, strict=True))
+    log = dict(zip(LOG_COLUMNS, state.log[: int(state.clock[LOG_ROWS])].T, strict=True))
     with_prompts = log["prompt_tokens"] > 0
     assert with_prompts.any()
     assert (log["tokens"][with_prompts] == log["prompt_tokens"][with_prompts]).all()
@@ -137,7 +143,7 @@ def test_sglang_never_mixes_prompts_with_decodes() -> None:
 def test_vllm_and_trtllm_mix_prefills_with_decodes() -> None:
     for scheduler in ("vllm_v1", "trtllm"):
         state = run_of(replace(BASE, scheduler=scheduler), log_rows=4000).state
-        log = dict(zip(LOG_COLUMNS, state.log[: int(state.clock[-1])].T, strict=True))
+        log = dict(zip(LOG_COLUMNS, state.log[: int(state.clock[LOG_ROWS])].T, strict=True))
         mixed = (log["prompt_tokens"] > 0) & (log["tokens"] > log["prompt_tokens"])
         assert mixed.any()
 
@@ -154,7 +160,7 @@ def test_rare_request_polling_batches_prefills() -> None:
             ),
             log_rows=8000,
         )
-        log = dict(zip(LOG_COLUMNS, run.state.log[: int(run.state.clock[-1])].T, strict=True))
+        log = dict(zip(LOG_COLUMNS, run.state.log[: int(run.state.clock[LOG_ROWS])].T, strict=True))
         batches.append(int((log["prompt_tokens"] > 0).sum()))
         waits.append(run.metrics().ttft_mean_s or 0.0)
     assert batches == sorted(batches, reverse=True)

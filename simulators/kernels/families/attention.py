@@ -232,7 +232,10 @@ def _entry(attention: Attention, gpu: Gpu, profile: Profile) -> Entry | None:
         return None
     dtype = "bf16" if BYTES[attention.dtype] == BYTES["bf16"] else "fp8"
     kv = "bf16" if BYTES[attention.kv_dtype] >= BYTES["bf16"] else "fp8"
-    found = entry_of(gpu, profile, kernel_of(attention), stand_in_formats(dtype, kv))
+    formats = stand_in_formats(dtype, kv)
+    if attention.listed:  # lists of another format of keys say more than kernels without lists
+        formats = (*formats, "bf16_fp8")
+    found = entry_of(gpu, profile, kernel_of(attention), formats)
     if found is None and attention.listed and not attention.latent and attention.phase == "mixed":
         return None  # prompts and decodes have separate kernels
     if found is None and attention.listed:
@@ -261,6 +264,8 @@ EXPONENTIALS = 16
 def prefill_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Floats) -> Floats:
     """Return the uncorrected seconds of prefill chunks."""
     queries, pairs, keys, requests = sums(a)
+    if a.listed:  # a kernel without lists reads every key of a request once
+        keys = np.minimum(keys, np.asarray(a.context_tokens, np.float64))
     per_pair = a.heads * (4.0 * a.head_dim + softmax_flops(gpu, numbers))
     rate = numbers["compute"] * gpu.peak(a.dtype)
     tile, step = numbers["tile"], numbers["step"]
