@@ -17,7 +17,7 @@ import numpy as np
 from lab.fits.deployments import run_cache_of, run_cache_without
 from lab.fits.driver import Calibration, declared, settings
 from lab.fits.engines import LEFT_OUT, by_replica
-from lab.fits.methods import interval, quantile
+from lab.fits.methods import grouped, interval, quantile
 from lab.tables.deployments import PublicDeployment, silicon
 from lab.tables.result_blocks import ResultBlock, blocks
 from lab.tables.rows import evenly
@@ -69,7 +69,7 @@ def fit_deployment_bands(reference: Path, _only: Sequence[str]) -> Iterator[Cali
     printed = list(printed_by_older(reference))
     content: dict[str, Any] = {"width": {}, "tail": {}}
     without: dict[str, Any] = {gpu: {} for gpu in sorted({one.row.gpu for one in seen})}
-    pages = sorted({page_of(one) for one in printed})
+    of_page: dict[str, Any] = {page: {OLDER_RELEASE: {}} for page in sorted(map(page_of, printed))}
     errors = []
     for metric in METRICS:
         widths = widths_of(metric, seen) | widths_of(metric, unknown, lambda _: UNMEASURED)
@@ -82,15 +82,15 @@ def fit_deployment_bands(reference: Path, _only: Sequence[str]) -> Iterator[Cali
                 found.setdefault(engine, {})[metric] = asdict(width)
             tested = [one for one in seen if one.row.gpu == gpu]
             errors += [_outside(one, metric, widths[one.row.framework]) for one in tested]
-        for page in pages:
+        for page in of_page:
             others = [one for one in printed if page_of(one) != page]
             width = widths_of(metric, others, lambda _: OLDER_RELEASE)[OLDER_RELEASE]
-            without.setdefault(page, {}).setdefault(OLDER_RELEASE, {})[metric] = asdict(width)
+            of_page[page][OLDER_RELEASE][metric] = asdict(width)
     for metric, ratio in tails(reference).items():
         content["tail"][metric] = {"ends": interval(ratio)}
     whole = declared("deployment_bands", content=content, rows=len(seen), errors=errors)
     yield whole
-    yield replace(whole, file=LEFT_OUT / whole.file.name, content={"without": without})
+    yield replace(whole, file=LEFT_OUT / whole.file.name, content={"without": without | of_page})
 
 
 def predicted(reference: Path, known: Sequence[str] = KNOWN) -> Iterator[PredictedDeployment]:
@@ -163,8 +163,8 @@ def widths_of(
 ) -> dict[str, Width]:
     """Return the widths of a metric by engine.
 
-    Engines' parts are fitted together. One multiple of the scale below and one above cover all but
-    5 % of the rows each, of which a replica has `loads` at most.
+    Engines' parts are fitted together. One multiple of the scale below and one above cover, on
+    every GPU with rows enough to tell, all but 5 % of its rows each.
     """
     off = np.log([one.ratio[metric] for one in seen])
     pass_intervals = np.array([one.pass_interval[metric] for one in seen])
@@ -180,8 +180,12 @@ def widths_of(
         groups = {one.row.group for one in seen if engine_of(one) == name}
         part[name] *= 1.0 + CONFIG.next / len(groups)
     multiple = off / scale(np.array([part[name] for name in engines.tolist()]), pass_intervals)
-    ends = quantile(multiple, COVERED) * (-1.0, 1.0)
-    below, above = np.maximum(ends, CONFIG.least_side).tolist()
+    of_gpu = grouped(zip(seen, multiple, strict=True), lambda pair: pair[0].row.gpu).values()
+    enough = [some for some in of_gpu if len(some) * COVERED[0] >= 1.0] or [
+        [*zip(seen, multiple, strict=True)]
+    ]
+    ends = np.array([quantile([one for _, one in some], COVERED) for some in enough])
+    below, above = np.maximum((ends * (-1.0, 1.0)).max(axis=0), CONFIG.least_side).tolist()
     return {name: Width(one, below, above) for name, one in part.items()}
 
 
