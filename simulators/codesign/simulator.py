@@ -135,7 +135,7 @@ class Codesign(Serving):
     """The simulator of hardware designs under a serving workload."""
 
     name: str = "codesign"
-    version: int = 9
+    version: int = 10
     point: type = CodesignPoint
     metrics: type = CodesignMetrics
 

@@ -234,7 +234,7 @@ class Composition:
     """The simulator of this package."""
 
     name: str = "composition"
-    version: int = 27
+    version: int = 28
     point: type = CompositionPoint
     metrics: type = CompositionMetrics
     facts: type = CompositionFacts

@@ -361,7 +361,7 @@ class Kernels:
     """The kernel simulator."""
 
     name: str = "kernels"
-    version: int = 24
+    version: int = 25
     point: type = KernelPoint
     metrics: type = KernelMetrics
 

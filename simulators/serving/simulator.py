@@ -53,7 +53,7 @@ class Serving:
     """The serving simulator: its point, metrics, bounds, costs and explanations."""
 
     name: str = "serving"
-    version: int = 28
+    version: int = 29
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts
