@@ -211,7 +211,7 @@ def _rounds(sampler: Sampler | SearchSampler, space: DesignSpace, store: Store) 
     """Run a sampler and return the selected points of each round."""
     picked: list[list[int]] = []
     sweep = Sweep(space, sampler, load_engine("inline"), store, _objectives(space))
-    sweep.run(expect=lambda batches, _: picked.append([n for b in batches for n in numbers(b)]))
+    sweep.run(expect=lambda batches, *_: picked.append([n for b in batches for n in numbers(b)]))
     return picked
 
 

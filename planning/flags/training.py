@@ -15,7 +15,7 @@ class TrainingFlags:
     gpu: str = flag("GPUs to choose from, as in h100_sxm,b200_sxm")
     gpus: int = flag("number of GPUs (default 1024)", least=1, default=1024)
     tokens: float = flag("training tokens of the run, as in 2T (default 1T)", default=1e12)
-    batch_tokens: float = flag("tokens per step, as in 4M, within 5 % (default 4M)", default=4e6)
+    batch_tokens: float = flag("tokens per step, as in 4M, within 5 %% (default 4M)", default=4e6)
     batch: int = flag("sequences per step, exactly, instead of --batch-tokens", least=0, default=0)
     sequence: int = flag("tokens per sequence (default 8192)", least=1, default=8192)
     dtype: str = flag("precisions to choose from (default bf16)", default="bf16")

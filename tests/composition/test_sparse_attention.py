@@ -21,11 +21,11 @@ def a_replica(
     gpu: str = "h200_sxm",
     kv_dtype: str = "bf16",
 ) -> Replica:
-    board = load_gpu(gpu)
+    card = load_gpu(gpu)
     return Replica(
         model=load_model(model),
-        gpu=board,
-        cluster=cluster_for("auto", board),
+        gpu=card,
+        cluster=cluster_for("auto", card),
         layout=Parallelism(tp=tp),
         dtype="fp8_block",
         kv_dtype=kv_dtype,

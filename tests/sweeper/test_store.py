@@ -225,7 +225,7 @@ def test_results_of_another_space_are_reused(tmp_path: Path) -> None:
     said: list[str] = []
     seen: Counter[str] = Counter()
     ours.run(lambda part: seen.update(part.rows), said.append)
-    assert said[0] == f"36 points were already answered in {tmp_path}/theirs"
+    assert said[0] == f"36 points already simulated in {tmp_path}/theirs"
     assert seen["ok"] == 8 * 6 * 2 - 36
     assert numbers(ours.store) == list(range(96))
     assert list(adopt(ours.store, asked)) == []
