@@ -51,6 +51,11 @@ def weka_sessions(rows: Rows) -> SessionTraces:
 
     Times of sub-agents are absolute, or relative to their entry if any of them precedes its entry.
     """
+    for number, play in rows:
+        if not isinstance(play.get("requests"), list) or not play["requests"]:
+            raise MalformedError(
+                f"line {number}: 'requests' must be a list of at least one request"
+            )
     relative = any(
         _is_before_marker(entry)
         for _, play in rows
@@ -73,7 +78,8 @@ def weka_sessions(rows: Rows) -> SessionTraces:
 
 
 def _is_before_marker(entry: Mapping[str, Any]) -> bool:
-    return any(child.get("t", 0.0) < entry.get("t", 0.0) - SLACK_S for child in entry["requests"])
+    children = (child for child in entry.get("requests", ()) if isinstance(child, dict))
+    return any(child.get("t", 0.0) < entry.get("t", 0.0) - SLACK_S for child in children)
 
 
 def _weka_session(play: Mapping[str, Any], where: str, relative: bool) -> RecordedSession:
@@ -86,8 +92,6 @@ def _weka_session(play: Mapping[str, Any], where: str, relative: bool) -> Record
     session = RecordedSession(str(play.get("id", where)))
     mains: list[int] = []
     agents: list[tuple[list[int], int | None, float]] = []  # requests, owner, end
-    if not isinstance(play["requests"], list) or not play["requests"]:
-        raise MalformedError(f"{where}: 'requests' must be a list of at least one request")
     streams = 0
     for place, entry in enumerate(play["requests"]):
         at = f"{where}, request {place + 1}"

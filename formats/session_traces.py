@@ -43,7 +43,10 @@ def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield line numbers and objects of a file."""
     try:
         if path.suffix == ".json":
-            yield 1, json.loads(path.read_text("utf-8"))
+            found = json.loads(path.read_text("utf-8"))
+            if not isinstance(found, dict):
+                raise UserError(f"trace '{path}' is no object; write .jsonl, an object a line")
+            yield 1, found
             return
         with gzip.open(path, "rt") if path.suffix == ".gz" else path.open(encoding="utf-8") as text:
             for number, line in enumerate(text, start=1):
@@ -62,7 +65,12 @@ def _has(*names: str) -> Callable[[Mapping[str, Any]], bool]:
 
 _FORMATS: tuple[tuple[Callable[[Mapping[str, Any]], bool], Callable[..., SessionTraces]], ...] = (
     (lambda row: row.get("schema") == "dynamo.agentic_mooncake", agentic_mooncake_sessions),
-    (lambda row: "event_type" in row or "event_type" in row.get("event", {}), dynamo_sessions),
+    (
+        lambda row: any(
+            isinstance(part, dict) and "event_type" in part for part in (row, row.get("event"))
+        ),
+        dynamo_sessions,
+    ),
     (lambda row: isinstance(row.get("requests"), list), weka_sessions),
     (_has("wait_for", "dependencies"), agentic_mooncake_sessions),
     (_has("data", "payloads", "turns"), aiperf_sessions),

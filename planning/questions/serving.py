@@ -259,6 +259,8 @@ def _check(flags: ServingFlags, *, agents: bool) -> None:
         for name in ("isl", "osl", "concurrency"):
             if getattr(flags, name):
                 raise UserError(f"--{name} has no meaning for sessions of agents; use --lanes")
+    if flags.host_kv < 0:
+        raise UserError(f"--host-kv {flags.host_kv:g}: write 0 or more bytes, as in 128GiB")
     for what in ("qps", "ttft", "tpot", "budget"):
         value = getattr(flags, what)
         if value is not None and not value > 0:
@@ -681,6 +683,8 @@ def _drafting(flags: ServingFlags) -> list[dict[str, Any]]:
     names = _known(flags.speculation, "--speculation", SPECULATIONS)
     if (flags.drafter != NOTHING) != (DRAFT in names):
         raise UserError("--drafter NAME and --speculation draft need each other")
+    if flags.acceptance and names in ([], [NOTHING]):
+        raise UserError(f"--acceptance {flags.acceptance} needs --speculation, as in eagle3")
     for name in names:
         if name != NOTHING:
             survival(name, flags.acceptance, max(DRAFT_TOKENS))

@@ -165,7 +165,7 @@ def number_of(
     """Return the reader of an argument of type `kind`; text stays text.
 
     A number may have a suffix of the unit, as in 800ms or 10k. Whole numbers are at least `least`,
-    and times above `bare` seconds need a unit.
+    and times above `bare` seconds and sizes in bytes need a unit.
     """
     kinds = {kind, *get_args(kind)}  # `float | None` has two
 
@@ -173,7 +173,9 @@ def number_of(
         number = number_in(text, unit)
         is_whole = int in kinds
         if number is None or (is_whole and number != int(number)):
-            example = {"s": "800ms or 1.5s", "1/s": "20 or 1.5k", "$": "40"}.get(unit, "64 or 10k")
+            example = {"s": "800ms or 1.5s", "1/s": "20 or 1.5k", "$": "40", "B": "128GiB"}.get(
+                unit, "64 or 10k"
+            )
             what = "a whole number" if is_whole else "a number"
             raise argparse.ArgumentTypeError(f"'{text}' is not {what}; write {example}")
         if least is not None and number < least:
@@ -182,6 +184,8 @@ def number_of(
             raise argparse.ArgumentTypeError(
                 f"'{text}' would be {text} seconds; write {text}ms, or {text}s"
             )
+        if unit == "B" and number and text.strip()[-1].isdigit():
+            raise argparse.ArgumentTypeError(f"'{text}' has no unit; write {text}GiB")
         return int(number) if is_whole else number
 
     return read if kinds & {int, float} else str

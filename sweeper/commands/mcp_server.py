@@ -147,7 +147,10 @@ def main(words: list[str]) -> int:
     load_extra("mcp", "an MCP server", "mcp")
     import anyio
 
-    server = server_in(Path.cwd(), chosen.points)
+    folder = Path.cwd()
+    if folder == folder.parent:
+        raise UserError(f"start `mcp` in a project's folder, not in {folder}: tools read its files")
+    server = server_in(folder, chosen.points)
     if chosen.http is None:
         from mcp.server.stdio import stdio_server
 
@@ -238,10 +241,16 @@ def server_in(folder: Path, most_points: int) -> Any:
 
 
 def check(command: list[str], folder: Path) -> None:
-    """Raise `UserError` if a word of a command names a place outside a folder."""
+    """Raise `UserError` if a word of a command names a place outside a folder.
+
+    Interpolations are refused too: they read environment variables, and join parts to other paths.
+    """
     home = folder.resolve()
     for word in command:
-        for part in _BETWEEN_WORDS.split(word):
+        if "${" in word:
+            raise UserError(f"'{word}': write the value itself, in place of ${{...}}")
+        # A slash between spaces divides.
+        for part in (word, *_BETWEEN_WORDS.split(word.replace(" / ", " "))):
             is_address = part.startswith(("//", "~")) or "://" in word
             if is_address or not (home / part).resolve().is_relative_to(home):
                 raise UserError(f"'{word}': only files in the folder of the server may be named")

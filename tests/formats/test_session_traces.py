@@ -144,6 +144,8 @@ def test_malformed_weka_session_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=message):
         read(tmp_path, {**PLAY, **change})
+    with pytest.raises(UserError, match="line 2: 'requests' must be a list"):
+        read(tmp_path, PLAY, {"id": "empty"})
 
 
 HEADER = {
@@ -343,3 +345,5 @@ def test_plain_traces_have_no_sessions(tmp_path: Path) -> None:
     (tmp_path / "broken.jsonl").write_text("{")
     with pytest.raises(UserError, match="cannot be read"):
         sessions_of(tmp_path / "broken.jsonl")
+    with pytest.raises(UserError, match="is no object"):
+        sessions_of(written(tmp_path, [plain], name="list.json"))

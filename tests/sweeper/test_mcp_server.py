@@ -10,7 +10,7 @@ import anyio
 import pytest
 from mcp.client import Client
 
-from sweeper.commands.mcp_server import server_in, tools
+from sweeper.commands.mcp_server import check, server_in, tools
 
 CALLS = {
     "sweep": {"space": "quickstart", "overrides": ["space.axes.qps=[1,2]"]},
@@ -37,6 +37,8 @@ HOSTILE = [
     ("sweep", {"space": "quickstart", "overrides": ["engine=ray"]}, "may override"),
     ("sweep", {"space": "quickstart", "overrides": ["sampler=/tmp/mine.py"]}, "only files"),
     ("sweep", {"space": "quickstart", "overrides": ["space.axes.seed=1..100000"]}, "designs"),
+    ("plan", {"space": "quickstart", "overrides": ["space.axes.gpu=${oc.env:HOME}"]}, "itself"),
+    ("pareto", {"name": "quickstart", "where": "qps < 1 / /etc/passwd"}, "only files"),
     ("list", {"kind": "--help"}, "does not start with '-'"),
     ("ask", {"model": "llama3_1_8b", "gpu": "h100", "workload": "/etc/passwd"}, "only files"),
     ("ask", {"gpu": "h100"}, "needs the argument 'model'"),
@@ -62,6 +64,10 @@ def test_hostile_arguments_are_refused(tmp_path: Path) -> None:
 
     served(tmp_path, use)
     assert not any(tmp_path.iterdir())
+
+
+def test_a_condition_may_divide(tmp_path: Path) -> None:
+    check(["pareto", "--where=ttft_p99_s / ttft_p50_s < 3", "--", "quickstart"], tmp_path)
 
 
 def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
