@@ -17,7 +17,7 @@ from simulators.catalog.model import load_model
 from simulators.core.errors import UserError
 from simulators.core.folder import Folder
 from simulators.serving.demand.requests import requests_of
-from simulators.serving.demand.sessions import sessions_of
+from simulators.serving.demand.sessions import has_sessions
 from simulators.serving.point import CLOSED, POISSON, WHOLE, ServingPoint
 
 CLIENTS = Folder("benchmark client", "benchmarks", ".jinja", package="deploy")
@@ -52,7 +52,7 @@ def benchmark(
         UserError: the client cannot send the load.
     """
     for what, is_asked in (
-        ("sessions of agents", sessions_of(point.workload, point.seed, 1, 1) is not None),
+        ("sessions of agents", has_sessions(point.workload)),
         ("turns of sessions", point.sessions.turns > 1),
         ("a shared system prompt", point.sessions.system_prompt_tokens > 0),
         ("think times", point.client.think_s > 0.0),

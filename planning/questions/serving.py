@@ -29,7 +29,7 @@ from simulators.catalog.price import HOURS_PER_YEAR, load_prices
 from simulators.composition.engine_defaults import is_supported, limits
 from simulators.core.errors import UserError
 from simulators.core.folder import ENGINES, MODELS, ROUTERS, read_toml
-from simulators.serving.demand.sessions import sessions_of
+from simulators.serving.demand.sessions import has_sessions
 from simulators.serving.demand.workloads import is_trace, load_trace
 from simulators.serving.measured_deployments import measured_rows
 from simulators.serving.point import AUTO, CLOSED, DRAFT, RDMA, SPECULATIONS
@@ -145,7 +145,7 @@ def question_of(flags: ServingFlags) -> Question:
     Raises:
         UserError: a number is not above zero, or a name is unknown.
     """
-    agents = _is_of_agents(flags)
+    agents = has_sessions(flags.workload)
     ttft_s = (AGENTS_TTFT_S if agents else TTFT_S) if flags.ttft is None else flags.ttft
     flags = replace(flags, dtype=flags.dtype.lower(), ttft=ttft_s)
     _check(flags, agents=agents)
@@ -243,11 +243,6 @@ def _faster(load: OfferedLoad) -> str:
     if requests < 2 * FEW_REQUESTS:
         return ""
     return f"--requests {FEW_REQUESTS} (the first of {requests:,})"
-
-
-def _is_of_agents(flags: ServingFlags) -> bool:
-    """Return whether the workload has sessions of agents."""
-    return sessions_of(flags.workload, 0, 1, 1) is not None
 
 
 def _check(flags: ServingFlags, *, agents: bool) -> None:
@@ -360,7 +355,7 @@ def _space(
     rules += [*supported, *sizes]
     if any(method["speculation.method"] != NOTHING for method in methods):
         rules.append(f"pp = 1 OR speculation.method = '{NOTHING}'")
-    agents = _is_of_agents(flags)
+    agents = has_sessions(flags.workload)
     hashed = (
         not agents
         and is_trace(flags.workload)
@@ -492,7 +487,7 @@ def _routers(flags: ServingFlags, *, is_shared: bool) -> list[str]:
         return _named(flags.router, lambda name: _known(name, "--router", ROUTERS.names())[0])
     if flags.gpus == 1:
         return [ROUND_ROBIN]
-    if _is_of_agents(flags):
+    if has_sessions(flags.workload):
         return [SHARED_ROUTER]
     return [*ROUTERS_TRIED, *([SHARED_ROUTER] if is_shared else [])]
 
@@ -504,7 +499,7 @@ def _chunk_sizes(flags: ServingFlags) -> list[int | None]:
         UserError: a size is not a whole number above 0.
     """
     if flags.chunk_size == ANY:
-        return [None] if _is_of_agents(flags) else [None, *CHUNK_SIZES]
+        return [None] if has_sessions(flags.workload) else [None, *CHUNK_SIZES]
     sizes = [number_in(word.strip()) for word in flags.chunk_size.split(",")]
     if any(size is None or size < 1 or size % 1 for size in sizes):
         raise UserError(f"--chunk-size {flags.chunk_size}: write tokens, as in 2048,8192")
@@ -715,7 +710,7 @@ class OfferedLoad:
 def _offered_load(flags: ServingFlags) -> OfferedLoad:
     """Return the load: a whole trace, or enough requests for a stable percentile."""
     qps, traffic = flags.qps, _factors(flags.traffic)
-    if _is_of_agents(flags) and (flags.lanes or qps is None):
+    if has_sessions(flags.workload) and (flags.lanes or qps is None):
         if qps is not None:
             raise UserError("--lanes and --qps are two loads; write one of them")
         lanes = tuple(max(1, round((flags.lanes or LANES) * factor)) for factor in traffic)

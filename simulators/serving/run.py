@@ -18,7 +18,7 @@ from simulators.core.jit import Kernel
 from simulators.serving.adapters import popularity
 from simulators.serving.answer.summary import ServingRun
 from simulators.serving.demand.requests import Requests, requests_of, stream
-from simulators.serving.demand.sessions import sessions_of
+from simulators.serving.demand.sessions import has_sessions
 from simulators.serving.deployment import (
     NO_SERVER,
     AutoscalingPlan,
@@ -106,7 +106,7 @@ class RunCache:
             point.runtime,
             {**reach[0], "tpot": reach[-1]["tpot"]},
             self.width_of,
-            is_measured_load=sessions_of(point.workload, point.seed, 1, 1) is None,
+            is_measured_load=not has_sessions(point.workload),
         )
         drafts = point.speculation
         if drafts.method == NOTHING or not drafts.num_draft_tokens or drafts.acceptance.strip():

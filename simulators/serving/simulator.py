@@ -165,7 +165,7 @@ class Serving:
     def costs(
         self, rows: pa.RecordBatch, prices: Mapping[str, Any]
     ) -> Mapping[str, NDArray[np.float64]]:
-        """Return dollars per million tokens and per hour; NaN where a GPU has no price."""
+        """Return dollars per million tokens and per hour; NaN without a price or without tokens."""
         codes, gpus = categories(rows, "gpu")
         listed = str(prices["prices"]), prices["usd_per_gpu_hour"]
         usd = usd_per_gpu_hours(gpus, *listed)[codes]
@@ -179,6 +179,7 @@ class Serving:
             usd = np.where(apart, usd + part * (theirs - usd), usd)
         running = numbers(rows, "replicas_mean") / numbers(rows, "replicas")
         size = size * price_shares(rows) * running
+        rates = [np.where(rate > 0.0, rate, np.nan) for rate in rates]
         per_mtok = (usd_per_mtok(usd, size, rate) for rate in rates)
         names = ("cost_usd_per_mtok", "cost_usd_per_mtok_hi", "cost_usd_per_mtok_lo")
         return {**dict(zip(names, per_mtok, strict=True)), "cost_usd_per_hour": usd * size}

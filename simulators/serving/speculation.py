@@ -61,8 +61,8 @@ def survival(method: str, written: str, drafted: int) -> tuple[float, ...]:
 
     `written` holds one acceptance rate for all positions or one per position, or `length=` and a
     mean number of tokens per iteration; if empty, the measured rates of the method are used.
-    Benchmark clients force a length as engines do (vLLM's and SGLang's synthetic acceptance): the
-    first drafts are always accepted, the next one with the probability that gives the length.
+    A length means synthetic acceptance, as benchmarks set it in vLLM and SGLang: the first drafts
+    are always accepted, the next one with the probability that gives the length.
 
     Raises:
         UserError: a rate is not between 0 and 1, or the method has no measured rates.
@@ -132,11 +132,11 @@ def _fitted() -> Mapping[str, Any]:
 
 
 FORCED = "length="
-"""Begins an acceptance that is a mean number of tokens per iteration."""
+"""Prefix of an acceptance that states the mean number of tokens per iteration."""
 
 
 def _forced_rates(written: str, drafted: int) -> list[float]:
-    """Return the rates that bring a mean number of tokens per iteration."""
+    """Return the rates that give a stated mean number of tokens per iteration."""
     try:
         length = float(written.strip().removeprefix(FORCED))
     except ValueError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulators.core.errors import UserError
+from simulators.core.folder import PACKAGE
 from simulators.serving.demand.prefixes import Prefixes
 from simulators.serving.demand.requests import Requests, requests_of
 from simulators.serving.demand.session_graph import (
@@ -266,6 +268,25 @@ def test_sessions_bring_their_own_lengths() -> None:
     )
     with pytest.raises(UserError, match="workload 'chat' has no sessions of agents"):
         requests_of(chat)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[sessions]\n", "[sessions]\ncontext = 8\n", "unknown field `context`"),
+        ("probability = [0.0, 0.5, 0.9, 0.99, 1.0]\n", "probability = []\n", "must rise from 0"),
+        ("[sessions]\n", "[[output]]\nconstant = 8\n[sessions]\n", r"one \[\[output\]\]"),
+    ],
+)
+def test_malformed_statistics_of_sessions_are_refused(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    text = (PACKAGE / "serving/calibration/workloads/agentic.toml").read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    path = tmp_path / "mine.toml"
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    with pytest.raises(UserError, match=message):
+        drawn_sessions(str(path), 0, 1, 1)
 
 
 def test_open_arrivals_of_sessions_follow_the_rate() -> None:

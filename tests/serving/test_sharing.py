@@ -129,6 +129,17 @@ def test_costs_from_rows_equal_run_costs() -> None:
     np.testing.assert_allclose(again, rows["cost_usd_per_mtok"], rtol=1e-12)
 
 
+def test_row_without_tokens_has_no_cost_per_token() -> None:
+    batch = pa.RecordBatch.from_pylist([values_of(ALONE)], schema_of(ServingPoint))
+    found = SIMULATOR.evaluate(batch)
+    row = batch.to_pylist()[0] | found.to_pylist()[0]
+    row |= {name: 0.0 for name in SIMULATOR.cost_needs if name.startswith("tokens_per_s")}
+    needed = pa.RecordBatch.from_pylist([{name: row[name] for name in SIMULATOR.cost_needs}])
+    costs = SIMULATOR.costs(needed, {"prices": "public_cloud", "usd_per_gpu_hour": None})
+    assert np.isnan(costs["cost_usd_per_mtok"]).all()
+    assert (costs["cost_usd_per_hour"] > 0.0).all()
+
+
 def test_mig_slice_is_a_smaller_gpu_with_separate_memory() -> None:
     own = validated_partition(
         replace(ALONE, colocation=replace(ALONE.colocation, sharing="mig", mig_slice="4g"))

@@ -91,7 +91,7 @@ class ServingMetrics:
         "E2E over output tokens of a request, 90th percentile; AgentX plots its inverse"
     )
     ttft_p50_short_s: float | None = _latency("median TTFT of prompts up to 32,768 tokens")
-    ttft_p50_medium_s: float | None = _latency("median TTFT of longer ones up to 131,072 tokens")
+    ttft_p50_medium_s: float | None = _latency("median TTFT of prompts of 32,769 to 131,072 tokens")
     ttft_p50_long_s: float | None = _latency("median TTFT of prompts beyond 131,072 tokens")
     session_mean_s: float | None = _latency("first arrival to last answer of a session, mean")
     session_p99_s: float | None = _latency("the same, 99th percentile")
@@ -109,7 +109,9 @@ class ServingMetrics:
     tokens_per_s_hi: float | None = _rate_high()
     tokens_per_s_per_gpu: float = _rate("output tokens per GPU", better="max")
     prompt_tokens_per_s: float | None = _rate("prompt tokens of completed requests, cached or not")
-    computed_prompt_tokens_per_s: float | None = _rate("the same, without cached tokens")
+    computed_prompt_tokens_per_s: float | None = _rate(
+        "prompt tokens of completed requests, not cached"
+    )
     tokens_per_s_per_user: float | None = _rate("output tokens per user: 1 / mean TPOT")
     goodput_per_s: float | None = _rate("completed requests that meet both SLOs", better="max")
     cost_usd_per_mtok: float | None = _cost(
@@ -119,7 +121,7 @@ class ServingMetrics:
     cost_usd_per_mtok_hi: float | None = _cost_high()
     cost_usd_per_hour: float | None = _cost("cost of all GPUs per hour", unit="$")
     cost_usd_per_session: float | None = _cost(
-        "GPU-hours per session: a request costs its share of all; null without sessions",
+        "cost per request times the requests of a session; null without sessions",
         unit="$",
     )
     energy_j_per_token: float | None = _cost(

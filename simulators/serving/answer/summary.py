@@ -356,7 +356,9 @@ class ServingRun:
         if self.asked.graph is not None:
             if point.measurement.warmup:
                 raise Infeasible(
-                    "warmup_of_sessions", "sessions.duration_s has a warm-up of its own"
+                    "warmup_of_sessions",
+                    "measurement.warmup has no meaning for sessions of agents: with "
+                    "sessions.duration_s, each client warms up by itself",
                 )
             is_measured = ~self.asked.graph.is_warmup
             measured = completed.take(is_measured)
@@ -461,7 +463,7 @@ def _sessions(asked: Requests, times: Floats) -> dict[str, float | None]:
 
 
 PROMPT_CLASSES = {"short": 32_768, "medium": 131_072, "long": np.inf}
-"""Longest prompts of the classes in which TTFT is reported, in tokens."""
+"""Longest prompts of the classes in which TTFT is reported, in tokens. A choice."""
 
 
 def _by_prompt_length(measured: RequestLatencies, prompt: Ints) -> dict[str, float | None]:

@@ -55,7 +55,7 @@ from simulators.serving.demand.workloads import (
 SESSIONS = "sessions"
 
 
-class GapQuantiles(msgspec.Struct, frozen=True):
+class GapQuantiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Quantiles of times, interpolated in logarithms."""
 
     probability: tuple[float, ...]
@@ -64,7 +64,8 @@ class GapQuantiles(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         known = self.probability
         is_rising = sorted(set(known)) == list(known) and sorted(self.seconds) == [*self.seconds]
-        if len(known) != len(self.seconds) or not is_rising or (known[0], known[-1]) != (0.0, 1.0):
+        is_whole = (known[:1], known[-1:]) == ((0.0,), (1.0,))
+        if len(known) != len(self.seconds) or not is_rising or not is_whole:
             raise ValueError("probability must rise from 0 to 1, with one number of seconds each")
 
     def at(self, probability: Floats) -> Floats:
@@ -81,7 +82,7 @@ class GapQuantiles(msgspec.Struct, frozen=True):
 Table = dict[str, Any]
 
 
-class SubAgents(msgspec.Struct, frozen=True):
+class SubAgents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Sub-agents of a session."""
 
     share: Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -93,7 +94,7 @@ class SubAgents(msgspec.Struct, frozen=True):
     gap_s: GapQuantiles
 
 
-class SessionStatistics(msgspec.Struct, frozen=True):
+class SessionStatistics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The table `[sessions]` of a workload file."""
 
     context_limit: TokenCount
@@ -107,11 +108,13 @@ class SessionStatistics(msgspec.Struct, frozen=True):
 
 
 def has_sessions(workload: str) -> bool:
-    """Return whether a workload file describes sessions of agents.
+    """Return whether a workload, a file of statistics or a trace, has sessions of agents.
 
     >>> has_sessions("agentic"), has_sessions("chat")
     (True, False)
     """
+    if is_trace(workload):
+        return load_sessions(workload) is not None
     return WORKLOADS.load(workload, _sheet).get(SESSIONS) is not None
 
 
@@ -198,7 +201,10 @@ class _Drawing:
             for name, table in tables.items()
         }
         self.of["prompt"] = distribution_of(path, "[prompt]", sheet.get("prompt"))
-        self.of["output"] = distribution_of(path, "[[output]]", (sheet.get("output") or [{}])[-1])
+        outputs = sheet.get("output")
+        if not isinstance(outputs, list) or len(outputs) != 1:
+            raise UserError(f"{path}: sessions of agents need one [[output]], for all requests")
+        self.of["output"] = distribution_of(path, "[[output]]", outputs[0])
 
     def session(self, number: int) -> SessionTrace:
         """Return a session by its number."""

@@ -27,7 +27,7 @@ from simulators.core.errors import UserError
 from simulators.core.fields import columns_of
 from simulators.core.jit import Floats, Ints
 from simulators.serving.demand.requests import max_prefix_hits, token_counts
-from simulators.serving.demand.sessions import sessions_of
+from simulators.serving.demand.sessions import has_sessions
 from simulators.serving.deployment import NUMBERS, Deployment, load_frontend, load_process
 from simulators.serving.engine.limits import fixed_bytes, load_scheduler, schedules_async
 from simulators.serving.point import CLOSED, EVEN, MODULATED, NONE, POISSON, ServingPoint
@@ -166,7 +166,7 @@ def _means(
     workload: str, context: float, requests: int, seed: int, prompt: int, output: int, cached: int
 ) -> NDArray[np.float64]:
     """Return the mean lengths of the requests of a workload, in the order of `LENGTHS`."""
-    if sessions_of(workload, seed, 1, 1) is not None:
+    if has_sessions(workload):
         raise UserError(
             f"workload '{workload}' has sessions of agents, which have no steady state; use "
             "fidelity=event"
