@@ -100,7 +100,8 @@ def recompute_of(word: str) -> int:
     names = word.split("+")
     for name in names:
         if name not in MODULES:
-            raise UnknownNameError("recompute", name, (*RECOMPUTES, *MODULES))
+            alone = RECOMPUTES if len(names) == 1 else ()  # words are not combined
+            raise UnknownNameError("recompute", name, (*alone, *MODULES))
     return sum(1 << i for i, name in enumerate(MODULES) if name in names)
 
 
@@ -251,9 +252,9 @@ class Job:
 def hides_expert_exchange(job: Job, plans: Plans) -> NDArray[np.bool_]:
     """Return per row whether expert all-to-all overlaps the compute of another micro-batch.
 
-    For that Megatron-Core pairs a chunk's forward with another chunk's backward, where layers are
-    interleaved or not in a pipeline, and none is fully recomputed
-    (`--overlap-moe-expert-parallel-comm`); dualpipe does the same.
+    Megatron-Core pairs the forward pass of a chunk with the backward pass of another chunk
+    (`--overlap-moe-expert-parallel-comm`). This needs an interleaved pipeline or no pipeline, and
+    no fully recomputed layer. Dualpipe pairs passes in the same way.
     """
     if job.expert_overlap == "off":
         return np.zeros(plans.size, np.bool_)

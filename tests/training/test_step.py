@@ -10,7 +10,7 @@ import pytest
 from simulators.catalog.model import load_model
 from simulators.core.columns import batch_of
 from simulators.core.errors import UserError
-from simulators.training.job import load_constants
+from simulators.training.job import load_constants, recompute_of
 from simulators.training.metrics import JOB_FIELDS, job_of
 from simulators.training.operators import pieces, tasks
 from simulators.training.point import TrainingPoint
@@ -399,6 +399,13 @@ def test_recomputed_module_saves_memory_and_takes_time(module):
     assert none["step_s"] < some["step_s"] < full["step_s"]
     messages = [row["ep_comm_s"] for row in (none, some)]
     assert (messages[1] == pytest.approx(1.5 * messages[0])) == (module == "moe")
+
+
+def test_words_for_sets_of_modules_are_not_combined():
+    with pytest.raises(UserError, match="unknown recompute 'full'") as error:
+        recompute_of("full+mlp")
+    assert "Known: core_attn" in str(error.value)
+    assert "selective" not in str(error.value)
 
 
 def test_modules_add_up_and_words_name_their_sets():
