@@ -35,7 +35,7 @@ def ranks_left_out(reference: Path) -> Iterator[pl.DataFrame]:
     `split` is `ranks` (fitted to fewer and more ranks) or `beyond` (to fewer ranks alone).
     Intervals have the width of the shipped ones.
     """
-    curves = fits.telling_messages(tables.read_between_nodes(reference))
+    curves = fits.without_launch_bound_messages(tables.read_between_nodes(reference))
     for curve in curves:
         alike = [c for c in curves if (c.system, c.collective) == (curve.system, curve.collective)]
         band = network_between(curve.collective).band

@@ -173,7 +173,7 @@ def published(_reference: Path) -> Iterator[Cells]:
 
 
 def peaks(_reference: Path) -> Iterator[Cells]:
-    """Yield peak memory of published plans, without what PyTorch does not reserve itself."""
+    """Yield peak memory of published plans as PyTorch reports it, without `RESERVED_BYTES`."""
     usual = {"gpu": "h100_sxm", "zero": 3, "sequence": 8192, "cross_entropy": "eager"}
     plans = [dict(plan) for plan in FACTS.peaks["plans"]]
     measured = [plan.pop("gib") * FACTS.peaks["gib"] for plan in plans]

@@ -400,7 +400,7 @@ def fit_between_nodes(reference: Path, _only: Sequence[str]) -> Iterator[Calibra
     Every curve has the same weight. Hops take as long as NCCL estimates, as the latency of one
     system does not carry over to the other. Errors are those of large messages.
     """
-    curves = telling_messages(tables.read_between_nodes(reference))
+    curves = without_launch_bound_messages(tables.read_between_nodes(reference))
     curves = [curve for curve in curves if curve.system.name in CONFIG.infiniband]
     content, errors, simpler = {}, [], []
     for kind in (library_models.RINGS, library_models.EXCHANGES):
@@ -425,12 +425,12 @@ def _factor(log_errors: Floats) -> float:
     return float(np.exp(quantile(np.abs(log_errors), COVERED_SHARE)))
 
 
-def telling_messages(curves: Sequence[NodesCurve]) -> list[NodesCurve]:
+def without_launch_bound_messages(curves: Sequence[NodesCurve]) -> list[NodesCurve]:
     """Return the curves with large messages, without messages that measure host launches."""
     kept = [(curve, curve.size_bytes >= CONFIG.hop_bytes) for curve in curves]
     return [
-        replace(curve, size_bytes=curve.size_bytes[tells], seconds=curve.seconds[tells])
-        for curve, tells in kept
+        replace(curve, size_bytes=curve.size_bytes[mask], seconds=curve.seconds[mask])
+        for curve, mask in kept
         if curve.size_bytes.max() >= CONFIG.large_bytes
     ]
 

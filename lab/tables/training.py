@@ -161,6 +161,7 @@ def release_of(software: str) -> float:
 def recipe_of(row: Record, source: str, model: str, gpu: str) -> Mapping[str, Any]:
     """Return the options of a recipe that its table of results omits; the last match counts."""
     found: Mapping[str, Any] = {}
+    is_sharded = str(row.fsdp or "0") not in ("0", "1")
     for recipe in FACTS.recipes:
         if (
             source == recipe.get("source", BRIDGE)
@@ -170,7 +171,7 @@ def recipe_of(row: Record, source: str, model: str, gpu: str) -> Mapping[str, An
             and recipe.get("tp", row.tp) == row.tp
             and release_of(row.software) >= recipe.get("since", 0.0)
             and row.mbs == recipe.get("mbs", row.mbs)
-            and (str(row.fsdp or "0") not in ("0", "1")) >= recipe.get("sharded", False)
+            and (is_sharded or not recipe.get("sharded"))
         ):
             found = recipe
     return found

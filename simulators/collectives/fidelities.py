@@ -250,8 +250,8 @@ def _exchanged(
     if routed.experts % plan.ranks or routed.top_k > routed.experts:
         raise Infeasible(
             "experts",
-            f"{routed.experts} experts, {routed.top_k} per token, on {plan.ranks} ranks: "
-            "ranks have equally many experts, a token at most all",
+            f"{routed.experts} experts, {routed.top_k} per token, on {plan.ranks} ranks: experts "
+            "must be a multiple of the ranks, and top_k at most experts",
         )
     if library == "nvlink_all_to_all" and plan.ranks > plan.topology.dimensions[0].ranks:
         raise Infeasible(

@@ -165,7 +165,7 @@ def hints_of(kind: Any) -> Mapping[str, Any]:
 
 
 _hints = functools.cache(typing.get_type_hints)
-"""They are texts, which Python compiles at every call."""
+"""Cached, since annotations are strings, which Python compiles at every call."""
 
 
 @functools.cache

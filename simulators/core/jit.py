@@ -254,7 +254,7 @@ class Kernel(Generic[A, R]):
     def _dispatcher(self, function: Callable[A, R], options: dict[str, Any]) -> Any:
         """Compile callees first, which is faster than during the type inference of the caller.
 
-        Code in the cache includes its callees, which then are not loaded.
+        Cached machine code includes the callees, so that a cached caller loads no callee.
         """
         on_disk = Path(function.__code__.co_filename).is_file()  # numba caches files only
         dispatcher = _numba().njit(cache=on_disk, nogil=True, **options)(function)

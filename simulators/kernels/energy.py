@@ -52,10 +52,10 @@ SAME_MULTIPLIERS = {"fp16": "bf16", "tf32": "bf16", "int8": "fp8", "int4": "fp4"
 
 STREAMING = 2.0
 """Energy per byte of decode attention, vector operators and products with narrow weights over that
-of other products. Meters do not show it: loops of attention ran for .3 s, so that readings hold
-what ran before (between kernels of .1 and 1 ms with equal traffic they rise by half); the others
-were not metered. The best of 1.0, 1.6, 2.0 and 2.4 for watts of 243 served models on H100
-(ML.ENERGY)."""
+of other products. Power readings of kernels do not settle it: attention was looped for 0.3 s, too
+short for the meter, so that readings include earlier kernels (at equal traffic they rise by half
+between kernels of 0.1 and 1 ms); the other operators were not metered. Chosen among 1.0, 1.6, 2.0
+and 2.4 by the watts of 243 served models on H100 (ML.ENERGY)."""
 
 LOWEST_VOLTAGE = 0.7
 """Lowest voltage over the voltage at full clock: about 0.7 V of 1.0 V on current GPUs. A choice:
@@ -98,7 +98,7 @@ def power_w(operator: Compute, gpu: Gpu, latency_s: Floats) -> Floats:
 
 
 def is_streaming(operator: Compute) -> bool:
-    """Return whether an operator streams memory through vector units; no meter settled on it."""
+    """Return whether an operator streams memory through vector units, as in `STREAMING`."""
     if isinstance(operator, Attention):
         return operator.phase == "decode"
     if isinstance(operator, Gemm | GroupedGemm):  # narrow weights are widened there

@@ -65,8 +65,8 @@ PREFETCHED = 2.0
 
 SPREAD = 0.05
 """Relative standard deviation of a rank's peak memory around the account, by which the probability
-of running out is computed: the peak of published plans differs from the account by 5 % (claims on
-peak memory), for the allocator's fragments, workspaces of libraries and uneven experts."""
+of running out is computed. Measured peaks of published plans differ from the account by 5 % (claims
+on peak memory): by fragmentation of the allocator, workspaces of libraries and uneven experts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +151,7 @@ def saved_bytes(dtype: str) -> float:
 def activations(job: Job, *, has_experts: bool) -> Iterator[tuple[float, int]]:
     """Yield the bytes per token of each saved tensor of a layer, and the modules that drop it.
 
-    A tensor of the second value 0 is kept unless the whole layer is recomputed.
+    A tensor that no module drops (0) is kept unless the whole layer is recomputed.
     """
     model, on_tp = job.model, 1.0 / job.tp
     hidden, product = model.hidden / job.norm_ranks, saved_bytes(job.dtype)

@@ -99,8 +99,9 @@ AGAIN: Mapping[str, int] = {
 PHASE_OF = {modules: phase for phase, modules in AGAIN.items()}
 
 KEPT_PRODUCTS = {"qkv_proj": 0.25, "ffn_up": 0.5, "experts_up": 0.5, "shared_expert_up": 0.5}
-"""Share of a product that is recomputed where every other one is kept: of queries, keys and values
-only keys, of gate and up only one; the output projection is recomputed, the last product kept."""
+"""Recomputed share of products under `selective_op`, which keeps every other product: of queries,
+keys and values the keys, and one of gate and up. The output projection is recomputed, the down
+projection is kept."""
 
 ATTENTION_BACKWARD = 2.5
 """FLOPs of fused attention's backward pass over those of the forward pass."""
@@ -136,7 +137,7 @@ KEPT_NORMS = (*NORMS, "final_norm", "latent_norms")
 class PassKernel:
     """A kernel of one pass of a piece; `is_core` marks kernels of core attention.
 
-    `is_latent` and `has_experts` tell of the layer: latent attention, and a mixture of experts.
+    `is_latent` and `has_experts` describe its layer: latent attention, and a mixture of experts.
     """
 
     kernel: Compute

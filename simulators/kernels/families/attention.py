@@ -233,7 +233,7 @@ def _entry(attention: Attention, gpu: Gpu, profile: Profile) -> Entry | None:
     dtype = "bf16" if BYTES[attention.dtype] == BYTES["bf16"] else "fp8"
     kv = "bf16" if BYTES[attention.kv_dtype] >= BYTES["bf16"] else "fp8"
     formats = stand_in_formats(dtype, kv)
-    if attention.listed:  # lists of another format of keys say more than kernels without lists
+    if attention.listed:  # lists in another key format are closer than no lists
         formats = (*formats, "bf16_fp8")
     found = entry_of(gpu, profile, kernel_of(attention), formats)
     if found is None and attention.listed and not attention.latent and attention.phase == "mixed":
