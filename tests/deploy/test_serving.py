@@ -136,12 +136,11 @@ def test_kubernetes_autoscaler_uses_the_simulated_rule() -> None:
 
 def test_stream_interval_is_passed_where_the_engine_has_the_option() -> None:
     often = replace(LLAMA, chunk_size=2048, client=replace(LLAMA.client, stream_interval=10))
-    with pytest.raises(UserError, match="send each token"):
-        launch_of(often, "vllm")
     assert "stream_interval: 10" in launch_of(replace(often, scheduler="trtllm"), "trtllm").file
-    words = launch_of(replace(often, scheduler="sglang"), "sglang").command
-    assert words[words.index("--stream-interval") + 1] == "10"
-    for scheduler, engine in (("trtllm", "trtllm"), ("sglang", "sglang")):
+    for point, engine in ((often, "vllm"), (replace(often, scheduler="sglang"), "sglang")):
+        words = launch_of(point, engine).command
+        assert words[words.index("--stream-interval") + 1] == "10"
+    for scheduler, engine in (("trtllm", "trtllm"), ("sglang", "sglang"), ("vllm_v1", "vllm")):
         silent = launch_of(replace(LLAMA, scheduler=scheduler, chunk_size=2048), engine)
         assert "stream" not in f"{silent.command} {silent.file}"
 
