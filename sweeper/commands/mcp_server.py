@@ -45,7 +45,6 @@ _GENERATED = (
 )
 _HIDDEN = ("help", "json", "outputs", "write", "file", "trace", "records", "engine_")
 """Arguments that tools lack: they write files, or choose how results are printed and computed."""
-_SWEEPS = ("sweep", "plan")
 _OVERRIDES = ("space.", "sampler", "failures.")
 """Beginnings of the overrides that a tool may set."""
 _PROGRESS = re.compile(r"([\d,]+) of ([\d,]+) designs done")
