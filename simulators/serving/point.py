@@ -343,7 +343,7 @@ class MeasurementConfig:
     )
     window: str = one_of(
         "window of rates and costs: steady (without ramp and drain) or whole (as benchmark "
-        "clients count)",
+        "clients count); of sessions of agents always the time of sending",
         WINDOWS,
         declare=choice,
     )

@@ -27,7 +27,13 @@ from simulators.serving.demand.session_graph import (
 from simulators.serving.demand.sessions import drawn_sessions
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import ReplicaState
-from simulators.serving.point import ArrivalsConfig, CacheConfig, ServingPoint, SessionsConfig
+from simulators.serving.point import (
+    ArrivalsConfig,
+    CacheConfig,
+    LengthsConfig,
+    ServingPoint,
+    SessionsConfig,
+)
 from simulators.serving.simulator import simulate
 from tests.serving.cases import asked, limits, run
 
@@ -287,6 +293,13 @@ def test_malformed_statistics_of_sessions_are_refused(
     path.write_text(text.replace(old, new), encoding="utf-8")
     with pytest.raises(UserError, match=message):
         drawn_sessions(str(path), 0, 1, 1)
+
+
+@pytest.mark.parametrize("changes", [{"shape": "bench_serving"}, {"spread": 0.5}])
+def test_distribution_of_lengths_is_refused_for_sessions(changes: dict[str, Any]) -> None:
+    point = ServingPoint(model="llama3_1_8b", gpu="h100_sxm", workload="agentic", requests=50)
+    with pytest.raises(UserError, match="has no meaning for sessions of agents"):
+        requests_of(dataclasses.replace(point, lengths=LengthsConfig(**changes)))
 
 
 def test_open_arrivals_of_sessions_follow_the_rate() -> None:

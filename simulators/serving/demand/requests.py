@@ -29,7 +29,7 @@ from simulators.core.errors import Infeasible, UserError
 from simulators.core.jit import Floats, Ints
 from simulators.serving.demand.prefixes import Prefixes, of_hashes, of_sessions, own
 from simulators.serving.demand.session_graph import RequestGraph, SessionTraces, played
-from simulators.serving.demand.sessions import load_sessions, sessions_of
+from simulators.serving.demand.sessions import sessions_of
 from simulators.serving.demand.workloads import (
     Trace,
     is_trace,
@@ -44,6 +44,7 @@ from simulators.serving.point import (
     EVEN,
     MMPP,
     POISSON,
+    SHAPES,
     ArrivalsConfig,
     ServingPoint,
 )
@@ -194,6 +195,8 @@ def _of_agents(point: ServingPoint, traces: SessionTraces) -> Requests:
     for name, value in (
         ("prompt_tokens", point.prompt_tokens),
         ("output_tokens", point.output_tokens),
+        ("lengths.spread", point.lengths.spread),
+        ("lengths.shape", SHAPES.index(point.lengths.shape)),
         ("lengths.max_output_tokens", point.lengths.max_output_tokens),
         ("sessions.turns", point.sessions.turns - 1),
         ("sessions.turn_tokens", point.sessions.turn_tokens),
@@ -304,7 +307,7 @@ def token_counts(workload: str, seed: int, requests: int) -> tuple[Ints, Ints]:
 def max_prefix_hits(workload: str, prompt: Ints, output: Ints) -> Ints:
     """Return the cached tokens of each prompt with an unlimited prefix cache; 0 without hashes."""
     prefixes = None
-    if is_trace(workload) and load_sessions(workload) is None:
+    if is_trace(workload):
         prefixes = _trace_prefixes(load_trace(workload, prompt.size), prompt, output)
     return np.zeros(prompt.size, np.int64) if prefixes is None else prefixes.max_prefix_hits()
 
