@@ -54,11 +54,16 @@ def question_of(flags: TrainingFlags) -> Question:
     """Return the question for parsed flags.
 
     Raises:
-        UserError: a number of tokens or days is not positive.
+        UserError: a number of tokens or days is not positive, or two flags contradict each other.
     """
     for name in ("tokens", "batch_tokens", "days", "oom"):
         if not getattr(flags, name) > 0:
-            raise UserError(f"--{name} {getattr(flags, name):g}: write a number above zero")
+            spelt = name.replace("_", "-")
+            raise UserError(f"--{spelt} {getattr(flags, name):g}: write a number above zero")
+    for name, other in (("loss", "tokens"), ("batch", "batch_tokens")):
+        if getattr(flags, name) and getattr(flags, other) != getattr(TrainingFlags, other):
+            spelt = other.replace("_", "-")
+            raise UserError(f"--{name} and --{spelt} state the same; write one of them")
     if flags.oom > 1:
         raise UserError(f"--oom {flags.oom:g}: write a probability, such as 0.05")
     space = _space(flags)
@@ -103,7 +108,7 @@ def _space(flags: TrainingFlags) -> dict[str, Any]:
         "simulator": "training",
         "axes": {
             "model": flags.model,
-            "gpu": flags.gpu.split(","),
+            "gpu": [name.strip() for name in flags.gpu.split(",")],
             "sequence": flags.sequence,
             "batch": batch,
             "tokens": flags.tokens,
