@@ -342,7 +342,7 @@ def _note(claim: Claim, rows: pl.DataFrame) -> str:
         *names, value = means.row(int(means["value"].arg_max() or 0))
         label = " ".join(map(str, names))
         parts.append(f"mean of {means.height} groups, largest {value:.1f} ({label})")
-        parts += tendencies(rows) if claim.statistic in ERRORS else []
+        parts += bias_and_coverage(rows) if claim.statistic in ERRORS else []
     elif claim.statistic in ERRORS and rows.height > 1:
         parts.append(described(rows))
     elif rows.height == 1 and "label" in rows.columns:
@@ -352,11 +352,11 @@ def _note(claim: Claim, rows: pl.DataFrame) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def tendencies(rows: pl.DataFrame) -> list[str]:
+def bias_and_coverage(rows: pl.DataFrame) -> list[str]:
     """Return the mean signed error, and the share of rows inside their intervals if they have any.
 
     >>> columns = {"predicted": [0.9, 1.04], "measured": [1.0, 1.0], "lo": 0.95, "hi": 1.1}
-    >>> tendencies(pl.DataFrame(columns))
+    >>> bias_and_coverage(pl.DataFrame(columns))
     ['bias -3.0', '100 % in their 90 % interval']
     """
     found = [f"bias {rows.select(error('predicted')).to_series().to_numpy().mean():+.1f}"]

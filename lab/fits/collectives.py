@@ -28,9 +28,9 @@ from lab.tables.rows import Bools, Record, read_records
 from simulators.catalog.cluster import THROUGH_HOST, Cluster, Link, cluster_for, load_cluster
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.collectives import library_models
-from simulators.collectives.library_models import Moved, Network, Rates, exchange_s
+from simulators.collectives.library_models import ExchangeTraffic, Network, Rates, exchange_s
 from simulators.collectives.measured import GROWTH, OCTAVES, OWN_CALIBRATIONS, Curve, busbw_factor
-from simulators.collectives.price import collective_time, exchange_moved
+from simulators.collectives.price import collective_time, expert_exchange_traffic
 from simulators.core.jit import Floats, Ints
 from simulators.serving.engine import kv_transfer
 
@@ -544,7 +544,7 @@ def fit_rates(rows: Sequence[DeepEpExchange]) -> Rates:
     One number after another is moved to its best candidate. Every number of ranks of a GPU and
     source has the same weight.
     """
-    parts, seconds = _moved(rows), np.array([row.seconds for row in rows])
+    parts, seconds = _traffic(rows), np.array([row.seconds for row in rows])
     groups = [(row.kernel, row.gpu, row.ranks) for row in rows]
     counts = Counter(groups)
     weights = np.array([1.0 / counts[group] for group in groups])
@@ -566,24 +566,26 @@ def fit_rates(rows: Sequence[DeepEpExchange]) -> Rates:
 def exchange_log_errors(rows: Sequence[DeepEpExchange], rates: Rates) -> Floats:
     """Return log(predicted / measured) of each row."""
     seconds = np.array([row.seconds for row in rows])
-    return np.asarray(np.log(exchange_s(*_moved(rows), rates) / seconds), np.float64)
+    return np.asarray(np.log(exchange_s(*_traffic(rows), rates) / seconds), np.float64)
 
 
-def _moved(rows: Sequence[DeepEpExchange]) -> tuple[Moved, Bools]:
-    """Return what exchanges move, as columns, and a mask of those over several nodes."""
-    each = [_moved_by(row) for row in rows]
+def _traffic(rows: Sequence[DeepEpExchange]) -> tuple[ExchangeTraffic, Bools]:
+    """Return the traffic of exchanges, as columns, and a mask of those over several nodes."""
+    each = [_traffic_of(row) for row in rows]
     columns = (
         np.array(column) for column in zip(*(vars(one).values() for one in each), strict=True)
     )
     is_far = np.array([row.ranks > _usual(row.gpu)[1].gpus_per_node for row in rows])
-    return Moved(*columns), is_far
+    return ExchangeTraffic(*columns), is_far
 
 
 @functools.lru_cache(maxsize=8192)
-def _moved_by(row: DeepEpExchange) -> Moved:
+def _traffic_of(row: DeepEpExchange) -> ExchangeTraffic:
     gpu, cluster = _usual(row.gpu)
     size = np.asarray(row.rank_bytes)
-    return exchange_moved(row.mode, size, row.routed, ranks=row.ranks, gpu=gpu, cluster=cluster)
+    return expert_exchange_traffic(
+        row.mode, size, row.routed, ranks=row.ranks, gpu=gpu, cluster=cluster
+    )
 
 
 def _usual(name: str) -> tuple[Gpu, Cluster]:

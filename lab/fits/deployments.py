@@ -62,7 +62,7 @@ def runtime_without(name: str, group: str) -> Runtime:
         raise UnknownNameError(f"group left out of runtime {name}", group, numbers)
     paces = {table: numbers[group].get(table, {}) for table in PACES}
     gaps = numbers[group]["runtime"] | numbers[group].get(name, {})
-    return replica.on_amd(replace(load_runtime(name), **paces, **gaps))
+    return replica.with_rocm_constants(replace(load_runtime(name), **paces, **gaps))
 
 
 def run_cache_without(name: str, group: str, decode: str = "") -> RunCache:

@@ -217,15 +217,15 @@ class Rates:
 
 
 @dataclass(frozen=True)
-class Moved:
-    """Times to move a rank's bytes of one dispatch, or one combine, under uniform routing."""
+class ExchangeTraffic:
+    """Traffic of a rank in one dispatch, or one combine, under uniform routing."""
 
-    near_s: Floats  # of its ports at the data sheet's bandwidth
-    far_s: Floats  # of its network card at the data sheet's bandwidth
-    copied_bytes: Floats  # by SMs
+    near_s: Floats  # on its ports inside the node, at the data sheet's bandwidth
+    far_s: Floats  # on its network card, at the data sheet's bandwidth
+    copied_bytes: Floats  # by its SMs
 
 
-def moved(
+def exchange_traffic(
     mode: str,
     rank_bytes: Floats,
     routed: Routed,
@@ -233,7 +233,7 @@ def moved(
     ranks: int,
     inside: int,
     link_bytes_per_s: tuple[float, float],
-) -> Moved:
+) -> ExchangeTraffic:
     """Return the bytes that a rank moves, and their seconds on its links.
 
     `rank_bytes` is one copy of all tokens of a rank. The experts are on `ranks` GPUs, `inside` of
@@ -249,13 +249,15 @@ def moved(
         if mode == HIGH_THROUGHPUT:
             copies = routed.reached(ranks) * (2.0 if nodes > 1 else 1.0)
     port, card = link_bytes_per_s
-    return Moved(near * rank_bytes / port, crossing * rank_bytes / card, copies * rank_bytes)
+    return ExchangeTraffic(
+        near * rank_bytes / port, crossing * rank_bytes / card, copies * rank_bytes
+    )
 
 
-def exchange_s(all_moved: Moved, is_far: Bools | bool, rates: Rates) -> Floats:
+def exchange_s(traffic: ExchangeTraffic, is_far: Bools | bool, rates: Rates) -> Floats:
     """Return the seconds of exchanges; `is_far`: over several nodes."""
-    links_s = np.maximum(all_moved.near_s / rates.inside, all_moved.far_s / rates.between)
-    slower_s = np.maximum(links_s, all_moved.copied_bytes / rates.copied_bytes_per_s)
+    links_s = np.maximum(traffic.near_s / rates.inside, traffic.far_s / rates.between)
+    slower_s = np.maximum(links_s, traffic.copied_bytes / rates.copied_bytes_per_s)
     return np.asarray(np.where(is_far, rates.far_s, rates.near_s) + slower_s, np.float64)
 
 

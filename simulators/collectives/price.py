@@ -20,14 +20,14 @@ from simulators.collectives.library_models import (
     BETWEEN_CALIBRATION,
     EXCHANGE_CALIBRATION,
     SUSTAINED_CALIBRATION,
-    Moved,
+    ExchangeTraffic,
     Network,
     Rates,
     Routed,
     between_s,
     exchange_rates,
     exchange_s,
-    moved,
+    exchange_traffic,
     network_between,
     ring_s,
     sustained,
@@ -124,19 +124,21 @@ def expert_exchange_time(
     True
     """
     size, known = np.asarray(rank_bytes, np.float64), rates or exchange_rates(mode)
-    bytes_moved = exchange_moved(mode, size, routed, ranks=ranks, gpu=gpu, cluster=cluster)
-    time_s = exchange_s(bytes_moved, ranks > cluster.gpus_per_node, known)
+    traffic = expert_exchange_traffic(mode, size, routed, ranks=ranks, gpu=gpu, cluster=cluster)
+    time_s = exchange_s(traffic, ranks > cluster.gpus_per_node, known)
     level = np.full(size.shape, FITTED)
     return CollectiveTime(time_s, time_s / known.band, time_s * known.band, level)
 
 
-def exchange_moved(
+def expert_exchange_traffic(
     mode: str, rank_bytes: Floats, routed: Routed, *, ranks: int, gpu: Gpu, cluster: Cluster
-) -> Moved:
+) -> ExchangeTraffic:
     """Return the bytes that a rank moves in an exchange; arguments as in `expert_exchange_time`."""
     _, inside = _spread(ranks, ranks, cluster)
     ports = cluster.link(inside, gpu).bytes_per_s, cluster.inter.bytes_per_s
-    return moved(mode, rank_bytes, routed, ranks=ranks, inside=inside, link_bytes_per_s=ports)
+    return exchange_traffic(
+        mode, rank_bytes, routed, ranks=ranks, inside=inside, link_bytes_per_s=ports
+    )
 
 
 def network_of(gpu: Gpu, cluster: Cluster) -> str:

@@ -152,7 +152,7 @@ def message_rows(messages: Sequence[Collective], replica: Replica, part: str) ->
         pace = 1.0  # no fitted deployment ran DeepEP's kernels
         if not isinstance(message, ops.ExpertExchange):
             pace = replica.runtime.pace(replica.cluster.fabric_of(gpu), "messages")
-            once = later(once, replica.runtime.message_s.get(gpu.architecture, 0.0) / pace)
+            once = delayed(once, replica.runtime.message_s.get(gpu.architecture, 0.0) / pace)
         hidden = replica.overlap if message.kind == "all_reduce" else 0.0
         factor = pace * (1.0 - hidden) * message.repeat
         seconds = once.time_s * factor
@@ -163,8 +163,8 @@ def message_rows(messages: Sequence[Collective], replica: Replica, part: str) ->
     return rows
 
 
-def later(message: CollectiveTime, start_s: float) -> CollectiveTime:
-    """Return the price of a message that starts later; a message without bytes takes no time."""
+def delayed(message: CollectiveTime, start_s: float) -> CollectiveTime:
+    """Return the price of a message with an added start time; without bytes it takes no time."""
     if not start_s:
         return message
     added_s = np.where(np.asarray(message.time_s) > 0.0, start_s, 0.0)

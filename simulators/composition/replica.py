@@ -145,8 +145,8 @@ class Runtime:
     prompt_layer_s: Mapping[str, float] = field(default_factory=dict)  # launches with prompts
     prompt_token_s: Mapping[str, float] = field(default_factory=dict)  # tokenization, per token
     prompt_ktoken_s: Mapping[str, float] = field(default_factory=dict)  # growth per 1,000 tokens
-    message_s: Mapping[str, float] = field(default_factory=dict)  # later start, by architecture
-    # Share of the intervals of kernels that whole passes show, by architecture.
+    message_s: Mapping[str, float] = field(default_factory=dict)  # added start, by architecture
+    # Factor on the prediction intervals of kernels within a whole pass, by architecture.
     interval_share: Mapping[str, float] = field(default_factory=dict)
     paces: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # device, family
     transferred: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # device, family
@@ -299,18 +299,19 @@ def _runtime(path: Path, name: str, _mtime_ns: int) -> Runtime:
         today, times = load_runtime(like), content.get("batch_times", {})
         kernels = {**today.kernels, **content.get("kernels", {})}
         older = replace(today, name=name, like=like, batch_times=times, kernels=kernels)
-        return on_amd(older)
+        return with_rocm_constants(older)
     tables = {table: content.get(table, {}) for table in TABLES}
     common = tables | {"name": name} | read_calibration(HOST)["host"]
-    return on_amd(fill(Runtime, common | content["runtime"], path, "runtime"))
+    return with_rocm_constants(fill(Runtime, common | content["runtime"], path, "runtime"))
 
 
-def on_amd(runtime: Runtime) -> Runtime:
-    """Return the runtime with its constants of AMD's GPUs, under ROCm.
+def with_rocm_constants(runtime: Runtime) -> Runtime:
+    """Return the runtime with its constants of AMD's GPUs.
 
-    Messages start later than NCCL's model says, in older releases more so. The decode kernel of
-    latent attention and large products have paces, since AITER and hipBLASLt were timed nowhere.
-    An engine without rows has the start time of the last release with rows.
+    Collectives start later than NCCL's model predicts, above all in older releases. AITER's decode
+    kernel of latent attention and hipBLASLt's large products have fitted paces, because no table
+    holds their times. Engines without measured deployments on AMD's GPUs have the start time of the
+    newest release with some.
     """
     if not runtime.framework:
         return runtime

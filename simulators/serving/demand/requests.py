@@ -168,7 +168,7 @@ class Requests:
         if self.graph is not None:
             kept = np.zeros(self.arrival_s.size, bool)
             kept[which] = True
-            graph = self.graph.without(kept)
+            graph = self.graph.take(kept)
         return replace(self, **columns, prefixes=prefixes, graph=graph)
 
 

@@ -34,7 +34,7 @@ OWN_NODE = -1
 """Last node of every path: the rest of a prompt and its output, which no other request shares."""
 
 START_SHARES = (0.25, 0.75)
-"""Part of a session in which a lane starts: InferenceX's settings of agentx-harness."""
+"""Shares of a session between which a lane starts: InferenceX's settings of agentx-harness."""
 
 WARMUP_REQUESTS = 10
 """Requests of a lane between the primers and the measurement, with one output token each."""
@@ -259,8 +259,8 @@ class RequestGraph:
     of_whole_session: Bools  # of each request: whether its session is played from start to end
     requests_per_session: float  # of the recorded sessions
 
-    def without(self, kept: Bools) -> RequestGraph:
-        """Return the graph of some requests; the others become gates, which pass edges on."""
+    def take(self, kept: Bools) -> RequestGraph:
+        """Return the graph of the requests of a mask; others become gates, which pass edges on."""
         count = kept.size
         gates = self.gate_kind.size
         number = np.empty(count + gates, np.int64)
@@ -291,9 +291,7 @@ class Play:
     rows: Ints
     warmup: Bools
     since_s: float  # recorded time at which the measured part begins
-    drained_s: (
-        float  # lower bound of the time in which it is drained; infinite: beyond the duration
-    )
+    drained_s: float  # lower bound of its length; infinite: it ends after the duration
 
 
 @dataclass(frozen=True)
