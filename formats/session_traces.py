@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +27,20 @@ def sessions_of(path: Path) -> SessionTraces | None:
     Raises:
         UserError: the file cannot be read or is malformed; the message names line and field.
     """
-    rows = list(_objects(path))
-    if not rows:
-        raise UserError(f"trace '{path}' has no rows")
-    first = rows[0][1]
-    for is_format, read in _FORMATS:
-        if is_format(first):
-            try:
-                return read(rows)
-            except MalformedError as error:
-                raise UserError(f"trace '{path}', {error}") from error
+    with closing(_objects(path)) as rows:
+        first = next(rows, None)
+        if first is None:
+            raise UserError(f"trace '{path}' has no rows")
+        for is_format, read in _FORMATS:
+            if is_format(first[1]):
+                try:
+                    return read([first, *rows])
+                except MalformedError as error:
+                    raise UserError(f"trace '{path}', {error}") from error
     return None
 
 
-def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _objects(path: Path) -> Generator[tuple[int, dict[str, Any]], None, None]:
     """Yield line numbers and objects of a file."""
     try:
         if path.suffix == ".json":

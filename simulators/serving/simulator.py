@@ -31,6 +31,7 @@ from simulators.core.jit import Kernel, compile_all
 from simulators.evidence.lookup import fixed_stamp, notes_on
 from simulators.serving.answer.explain import batch_table, explained_request, request_table
 from simulators.serving.answer.metrics import ServingMetrics
+from simulators.serving.demand.sessions import load_sessions
 from simulators.serving.demand.workloads import is_trace, load_trace
 from simulators.serving.deployment import Facts, deployment_of, describe
 from simulators.serving.engine.kv_transfer import CALIBRATION as TRANSFERS
@@ -218,8 +219,11 @@ SIMULATOR = Serving()
 
 
 def _requests_of_trace(workload: str) -> int:
+    if not is_trace(workload):
+        return TYPICAL_TRACE
     try:
-        return load_trace(workload).prompt_tokens.size if is_trace(workload) else TYPICAL_TRACE
+        sessions = load_sessions(workload)
+        return sessions.requests() if sessions else load_trace(workload).prompt_tokens.size
     except UserError:
         return TYPICAL_TRACE
 
