@@ -276,6 +276,10 @@ def check_job(job: Job) -> None:
     check_layout(job.model, job.layout)
     if job.model.bare_layers:
         raise Infeasible("layers_without_feed_forward", f"{job.model.name} has such layers")
+    if job.model.index_heads or job.model.compress_ratios:
+        raise Infeasible(
+            "sparse_attention_not_trained", f"the backward pass of {job.model.name} is not modelled"
+        )
     if job.sequence % job.cp:
         raise Infeasible("cp_does_not_divide_sequence", f"cp {job.cp}, {job.sequence} tokens")
     for dtype in ("bf16", job.dtype, "fp8" if job.attention == FLASH_FP8 else "bf16"):

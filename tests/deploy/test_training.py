@@ -81,6 +81,7 @@ def test_script_names_nodes_and_ranks():
         ({"model": "mixtral_8x7b", "dtype": "fp16"}, "does not train experts in fp16"),
         ({"model": "mixtral_8x7b", "sequence_parallel": False}, "needs sequence_parallel"),
         ({"cuda_graphs": True, "recompute": "full"}, "does not replay full recomputation"),
+        ({"model": "qwen3_5_27b"}, "without gates; qwen3_5_27b has other layers"),
     ],
 )
 def test_options_without_megatron_support_raise_a_reason(changes, words):
@@ -93,6 +94,8 @@ def test_infeasible_designs_and_unknown_targets_raise_errors():
         DEPLOYMENTS.deployment(
             vars(replace(GPT3, tp=1, dp=128, zero=0, schedule="1f1b", chunks=1)), "", ""
         )
+    with pytest.raises(Infeasible, match="sparse_attention_not_trained"):
+        DEPLOYMENTS.deployment(vars(replace(GPT3, model="deepseek_v3_2")), "", "")
     with pytest.raises(UnknownNameError, match="megatron"):
         DEPLOYMENTS.deployment(vars(GPT3), "vllm", "")
 
