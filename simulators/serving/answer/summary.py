@@ -342,7 +342,8 @@ class ServingRun:
         Latencies are those of the requests after the first `warmup`. Rates, costs, energy and use
         refer to a window: with `warmup`, from the first to the last arrival of these requests;
         else the steady part of the run, if `window` is `steady` and the run has such a part; else
-        the whole run. Counts refer to the whole run.
+        the whole run. Counts refer to the whole run. With sessions of agents, latencies leave out
+        requests of the warm-up, and the window is the time of sending.
 
         Raises:
             Infeasible: the window holds no requests.
