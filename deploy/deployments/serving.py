@@ -200,7 +200,8 @@ def launch_of(point: ServingPoint, engine: str) -> EngineCommand:
         UserError: the engine has no option for a feature of the design.
         Infeasible: the design cannot exist.
     """
-    sheet, point = load_engine(engine), with_stated_options(point)
+    sheet = load_engine(engine)
+    point = with_stated_options(point, sheet)
     if point.scheduler not in (*sheet.schedulers, *sheet.optional_schedulers):
         raise UserError(
             f"{sheet.name} does not implement the scheduler '{point.scheduler}'; engines that do: "
@@ -231,13 +232,16 @@ def launch_of(point: ServingPoint, engine: str) -> EngineCommand:
     return EngineCommand(sheet, repository, words, nodes, gpus, file)
 
 
-def with_stated_options(point: ServingPoint) -> ServingPoint:
+def with_stated_options(point: ServingPoint, engine: ServingEngine) -> ServingPoint:
     """Return a design with its engine's defaults written into its open options."""
+    max_batch = point.max_num_seqs
+    if point.max_batch is None and engine.defaults.tokens_limit_sequences:
+        max_batch = min(max_batch, point.token_budget)
     return updated(
         point,
         {
             "chunk_size": point.token_budget,
-            "max_batch": point.max_num_seqs,
+            "max_batch": max_batch,
             "memory_fraction": point.gpu_memory_utilization,
             "cache.block_size": point.block_size,
             "cache.prefix_caching": point.is_prefix_caching,

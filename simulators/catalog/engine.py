@@ -72,6 +72,7 @@ class Defaults:
     schedulers: tuple[str, ...] = ()  # whose options have these defaults
     batch: tuple[BatchLimits, ...] = ()  # the first that applies to a GPU
     ranks_share_tokens: bool = False  # data-parallel ranks of attention divide the tokens
+    tokens_limit_sequences: bool = False  # the default batch is at most the token budget
     tokens_beyond_prompt: int = 0  # a recipe's budget holds the longest prompt and these
     reserved_memory: tuple[ReservedMemory, ...] = ()  # in order of memory
     block_size: int = 16  # tokens per KV block

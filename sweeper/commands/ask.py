@@ -53,7 +53,7 @@ from sweeper.report.tables import print_table, print_words, write_text
 from sweeper.samplers._min_replicas import MinReplicasSearch
 from sweeper.store.keys import SHOWN
 from sweeper.store.store import Store
-from sweeper.text import human, in_words, reason_in_words
+from sweeper.text import counted, human, in_words, reason_in_words
 
 _SHORT_SWEEP_S = 2.0
 """CPU-seconds of work below which starting a worker process takes longer than the sweep."""
@@ -456,7 +456,7 @@ class Answer:
         designs, simulated = self._searched
         varied = [n.rpartition(".")[2] for n in self.last.space.varied if n != self.question.device]
         names = f" of {', '.join(varied)}" if varied else ""
-        return f"Searched: {designs:,} designs{names}; {simulated:,} of them simulated."
+        return f"Searched: {counted(designs, 'design')}{names}; {simulated:,} of them simulated."
 
     @functools.cached_property
     def _loads(self) -> list[tuple[Mapping[str, Any], list[Verdict], Verdict | None]]:

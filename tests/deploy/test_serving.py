@@ -134,6 +134,11 @@ def test_kubernetes_autoscaler_uses_the_simulated_rule() -> None:
         )
 
 
+def test_default_batch_of_vllm_is_at_most_the_token_budget() -> None:
+    words = launch_of(replace(LLAMA, max_batch=None, chunk_size=512), "vllm").command
+    assert words[words.index("--max-num-seqs") + 1] == "512"
+
+
 def test_stream_interval_is_passed_where_the_engine_has_the_option() -> None:
     often = replace(LLAMA, chunk_size=2048, client=replace(LLAMA.client, stream_interval=10))
     assert "stream_interval: 10" in launch_of(replace(often, scheduler="trtllm"), "trtllm").file
