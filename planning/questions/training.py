@@ -83,7 +83,8 @@ def question_of(flags: TrainingFlags) -> Question:
         alternatives=("gpu", "tp", "pp", "cp", "dtype", "recompute"),
         device="gpu",
         described=_described,
-        too_large=f"no parallelism uses exactly {flags.gpus} GPUs; use a power of two times 8",
+        too_large=f"no parallelism uses exactly {flags.gpus} GPUs; use a power of two times 8"
+        + (f", or a --batch that more replicas divide than {flags.batch}" if flags.batch else ""),
         among=f"on {flags.gpus} of {flags.gpu}",
         advice=(
             "Use more or faster GPUs (--gpus, --gpu)"

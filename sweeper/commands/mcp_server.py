@@ -246,8 +246,8 @@ def check(command: list[str], folder: Path) -> None:
     """
     home = folder.resolve()
     for word in command:
-        if "${" in word:
-            raise UserError(f"'{word}': write the value itself, in place of ${{...}}")
+        if "${" in word or "\0" in word:
+            raise UserError(f"{word!r}: write the value itself, in place of ${{...}}")
         # A slash between spaces divides.
         for part in (word, *_BETWEEN_WORDS.split(word.replace(" / ", " "))):
             is_address = part.startswith(("//", "~")) or "://" in word
