@@ -127,7 +127,7 @@ def _space(flags: TrainingFlags) -> dict[str, Any]:
             "zero": [1, 3],
         },
         "union": unions,
-        "constraints": [f"gpus == {flags.gpus}"],
+        "constraints": [f"gpus == {flags.gpus}", "chunks == 1 OR pp > 1"],
         "where": f"run_s <= {flags.days * DAY_S:g}",
         "objectives": {COST: "min", "run_s": "min"},
     }

@@ -69,6 +69,7 @@ def test_script_names_nodes_and_ranks():
     ("changes", "words"),
     [
         ({"schedule": "zero_bubble", "chunks": 1}, "no schedule 'zero_bubble'"),
+        ({"pp": 1, "dp": 128}, "with pp: 1 write schedule: 1f1b"),
         ({"lora_rank": 16}, "no adapters"),
         ({"recompute": "elementwise"}, "activations of experts alone"),
         ({"recompute": "mla_up_proj"}, "latent attention alone"),

@@ -19,7 +19,7 @@ def test_token_and_batch_flags_become_sequences_and_a_limit():
     assert axes["tokens"] == 2e12
     assert axes["ep"] == [1]
     assert question.deadlines[0].limit == 30 * 86_400
-    assert question.space["constraints"] == ["gpus == 16"]
+    assert question.space["constraints"] == ["gpus == 16", "chunks == 1 OR pp > 1"]
 
 
 def test_batches_are_near_the_tokens_asked_and_divide_well():
