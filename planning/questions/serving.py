@@ -20,6 +20,7 @@ from typing import Any
 from jinja2 import Template
 
 from planning.calibrate.deployment import calibrate_deployment
+from planning.calibrate.measurements import read_table
 from planning.flags.serving import ALSO, ANY, CHECKPOINT, NO, NOTHING, ONLY, ServingFlags
 from planning.prefilter import Prefilter
 from simulators.catalog.engine import load_engine
@@ -31,7 +32,7 @@ from simulators.core.errors import UserError
 from simulators.core.folder import ENGINES, MODELS, ROUTERS, read_toml
 from simulators.serving.demand.sessions import has_sessions
 from simulators.serving.demand.workloads import is_trace, load_trace
-from simulators.serving.measured_deployments import measured_rows
+from simulators.serving.measured_deployments import NEEDED, measured_deployment
 from simulators.serving.point import AUTO, CLOSED, DRAFT, RDMA, SPECULATIONS
 from simulators.serving.simulator import SIMULATOR
 from simulators.serving.speculation import survival
@@ -519,8 +520,10 @@ def _with_measured(
     if not file:
         return [{**grid} for grid in grids], ()
     name = f"measured_{re.sub(r'[^a-z0-9]+', '_', Path(file).stem.lower())}"
-    [gain], written = calibrate_deployment(name, Path(file))
-    row = measured_rows(name)[0]
+    rows = read_table(Path(file), NEEDED).to_pylist()
+    if not rows:
+        raise UserError(f"{file} has no rows")
+    row = measured_deployment(rows[0])
     own = {"dtype": row.dtype, "scheduler": load_engine(row.framework).schedulers[0]}
     model, gpu = load_model(row.model).name, load_gpu(row.gpu).name
     found, is_used = [], False
@@ -541,6 +544,7 @@ def _with_measured(
     family = f"{row.model} in {row.dtype} on {row.gpu} with {row.framework}"
     if not is_used:
         raise UserError(f"{file} measures {family}, which is not among the designs")
+    [gain], written = calibrate_deployment(name, Path(file))
     return found, (
         f"Corrected by {gain.rows} measured rows of {file} for {family}: the error of their TPOT "
         f"was {100 * gain.before:.0f} %, and is {100 * gain.after:.0f} % for each row after "
