@@ -131,7 +131,14 @@ def _fewest(asked: Asked, question: Question, slo: SloProbability, *, is_free: b
     if not question.copies:
         return asked
     given = (*question.given, question.device)
-    sampler = MinReplicasSearch(question.copies, question.devices, given, slo, question.options)
+    sampler = MinReplicasSearch(
+        question.copies,
+        question.devices,
+        given,
+        slo,
+        question.options,
+        question.contrast[0] if question.contrast else "",
+    )
     space, engine = asked.sweep.space, asked.sweep.engine
     guess = hinted(space) if is_free else None
     if guess is not None:

@@ -20,8 +20,8 @@ from sweeper.text import human, in_words
 
 _OPERATORS = 4
 """Operators named per phase and evidence level."""
-_CHECKS = 6
-"""Accuracy checks printed."""
+_CHECKS, _FEW_ROWS = 6, 10
+"""Accuracy checks printed, and the number of rows below which checks come last."""
 
 
 def fit(words: list[str]) -> int:
@@ -89,7 +89,9 @@ def support(words: list[str]) -> int:
         print_words(f"90 % prediction interval of a chat: {', '.join(ends)}.")
     print()
     checks = evidence("serving").errors_naming(found.names, sys.maxsize)
-    likest = sorted(checks, key=lambda c: (-len(_named(c.name, found.names)), -c.rows))[:_CHECKS]
+    named = {check.name: _named(check.name, found.names) for check in checks}
+    order = {n: (gpu not in known, -len(known)) for n, known in named.items()}  # its GPU first
+    likest = sorted(checks, key=lambda c: (c.rows < _FEW_ROWS, *order[c.name], -c.rows))[:_CHECKS]
     rows = [["", c.name, f"{c.value:.3g} {c.unit}", f"{c.rows:,}"] for c in likest]
     if rows:
         print_table("Errors on measured rows like it", ["", "rows", "error", "count"], rows)

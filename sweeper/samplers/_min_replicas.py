@@ -74,6 +74,7 @@ class MinReplicasSearch:
         given: columns; each combination of their values has an answer.
         requirement: condition on a design.
         options: axes whose first value is the default and whose other values matter little.
+        contrast: axis; designs where it is 0 and designs where it is not have separate answers.
     """
 
     axis: str
@@ -81,6 +82,7 @@ class MinReplicasSearch:
     given: tuple[str, ...]
     requirement: Requirement
     options: tuple[str, ...] = ()
+    contrast: str = ""
 
     def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:
         """Yield rounds of points to evaluate until the smallest of each answer is proved."""
@@ -105,7 +107,8 @@ class MinReplicasSearch:
         low, end = _intervals(space, first, step, len(sizes))
         first, low, end = (a[end > low] for a in (first, low, end))
         devices = space.derive(first)[self.devices].to_numpy(zero_copy_only=False)
-        answer = _numbered(space.points(first).select(self.given))
+        kind = [(pl.col(self.contrast) > 0).alias("kind")] if self.contrast else []
+        answer = _numbered(space.points(first).select(*dict.fromkeys(self.given), *kind))
         rest = [n for n in space.varied if n not in (self.axis, *self.options)]
         state = SearchState(
             first,
