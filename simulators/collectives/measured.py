@@ -43,7 +43,7 @@ NEAREST = {
 }
 """In-switch reduction takes floating point but not int8, so an int8 curve is not an fp16 curve."""
 COPIES, ANY = ("all_gather", "all_to_all"), "any"
-"""Collectives that copy bytes have one curve for every precision, under this name."""
+"""Name of the curve of all precisions, for collectives without arithmetic."""
 STAND_INS = {"broadcast": "all_gather", "send_recv": "all_to_all"}
 """Measured collective whose curve replaces that of an unmeasured collective."""
 PCIE_NETWORKS = ("l40s", "rtx_pro_6000", "b60")

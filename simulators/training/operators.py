@@ -95,7 +95,7 @@ AGAIN: Mapping[str, int] = {
         )
     )
 }
-"""Passes of recomputation, each with the modules that contain its kernels."""
+"""Passes of recomputation, and the modules with the kernels of a pass."""
 PHASE_OF = {modules: phase for phase, modules in AGAIN.items()}
 
 KEPT_PRODUCTS = {"qkv_proj": 0.25, "ffn_up": 0.5, "experts_up": 0.5, "shared_expert_up": 0.5}

@@ -53,7 +53,7 @@ def shell(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 @pytest.fixture
 def alone() -> Iterator[None]:
-    """Let no other such test run: `auto` is the cluster of this machine that started last."""
+    """Run cluster tests alone: `auto` means the most recent cluster of the machine."""
     with (Path(tempfile.gettempdir()) / "sweeper_cluster_page.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

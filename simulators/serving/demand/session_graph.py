@@ -165,7 +165,7 @@ def ordered_session(
     edges: Sequence[tuple[int, int, bool, float]],
     paths: Prefixes,
 ) -> SessionTrace:
-    """Return a session with its requests in an order in which none precedes its causes.
+    """Return a session with its requests sorted so that causes come before their effects.
 
     Args:
         name: of the session, for messages.
@@ -285,7 +285,7 @@ class RequestGraph:
 
 @dataclass(frozen=True)
 class Play:
-    """The requests of one play of a session: rows of the session, and which of them warm up."""
+    """One play of a session: the rows of its requests, and whether a request warms up."""
 
     session: int
     rows: Ints
@@ -326,7 +326,7 @@ def earliest_s(session: SessionTrace, rest: Bools, since_s: float) -> Floats:
 def plays_of(
     sessions: Sequence[SessionTrace], lanes: int, duration_s: float, draws: Iterator[float]
 ) -> list[Play]:
-    """Return the plays that lanes need for a duration; without one, each session once."""
+    """Return the plays that fill the lanes for a duration; without one, every session once."""
     if not duration_s:
         counts = [one.start_s.size for one in sessions]
         return [Play(i, np.arange(n), np.zeros(n, bool), 0.0, 0.0) for i, n in enumerate(counts)]
