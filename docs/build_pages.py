@@ -15,7 +15,7 @@ from docs import calibrations, evidence, reference
 
 def on_pre_build(**_config: Any) -> None:
     """Write the pages before mkdocs collects its files (an mkdocs hook)."""
-    for file, text in reference.pages():
+    for file, text in (*reference.pages(), *evidence.accuracy_pages()):
         file.parent.mkdir(exist_ok=True)
         file.write_text(text, encoding="utf-8")
     (evidence.FOLDER / "calibrations.md").write_text(calibrations.page(), encoding="utf-8")

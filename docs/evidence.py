@@ -24,6 +24,7 @@ from lab.scenarios import Outcome, in_short, shipped
 from lab.tables.deployments import FACTS
 from simulators.core.checks import Check
 from simulators.core.contract import load_simulator
+from simulators.core.folder import FOLDERS
 from sweeper.engines.task import evaluate
 from sweeper.report import evidence
 from sweeper.report.evidence import shares_in_words, shares_of_row
@@ -74,20 +75,54 @@ def accuracy() -> str:
         "## Parameters and rows",
         calibrations.summary(),
     ]
-    for group, checks in known.items():
-        lines = (
-            (
-                check.name,
-                "-" if check.value is None else f"{check.value:.4g} {check.unit}".rstrip(),
-                "" if check.limit is None else f"{check.limit:g}",
-                check.verdict,
-                f"{check.rows:,}",
-                check.note,
-            )
-            for check in checks
+    for kind in ("gpu", "model"):
+        links = (
+            f"[{name}](accuracy-of/{name}.md) ({sum(map(len, checks.values()))})"
+            for name, checks in accuracy_by_name(kind)
         )
-        parts += [f"## {group}", table(("check", "value", "limit", "", "rows", "note"), lines)]
+        parts += [f"## By {kind}", "Number of checks in brackets.", ", ".join(links)]
+    for group, checks in known.items():
+        parts += [f"## {group}", _checks(checks)]
     return "\n\n".join(parts) + "\n"
+
+
+def accuracy_by_name(kind: str) -> Iterator[tuple[str, dict[str, list[Check]]]]:
+    """Yield each GPU or model that some check names, with those checks by group."""
+    known = evidence.stored()
+    for name in FOLDERS[kind].names():
+        found = {group: evidence.naming(checks, [name]) for group, checks in known.items()}
+        if found := {group: checks for group, checks in found.items() if checks}:
+            yield name, found
+
+
+def accuracy_pages() -> Iterator[tuple[Path, str]]:
+    """Yield file and text of the accuracy page of each GPU and each model."""
+    for kind in ("gpu", "model"):
+        for name, found in accuracy_by_name(kind):
+            parts = [
+                f"# Accuracy: {kind} `{name}`",
+                "Errors on measured rows outside every fit, as `sweeper accuracy "
+                f"--{kind} {name}` prints them. [All checks](../accuracy.md).",
+            ]
+            for group, checks in found.items():
+                parts += [f"## {group}", _checks(checks)]
+            yield FOLDER / "accuracy-of" / f"{name}.md", "\n\n".join(parts) + "\n"
+
+
+def _checks(checks: Sequence[Check]) -> str:
+    """Return checks as a table of Markdown."""
+    lines = (
+        (
+            check.name,
+            "-" if check.value is None else f"{check.value:.4g} {check.unit}".rstrip(),
+            "" if check.limit is None else f"{check.limit:g}",
+            check.verdict,
+            f"{check.rows:,}",
+            check.note,
+        )
+        for check in checks
+    )
+    return table(("check", "value", "limit", "", "rows", "note"), lines)
 
 
 def by_knowledge(known: Mapping[str, Sequence[Check]]) -> str:

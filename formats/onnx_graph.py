@@ -36,7 +36,7 @@ def _read(path: Path, batch: int) -> Any:
         import onnx
     except ImportError as error:
         raise UserError(
-            "an ONNX file needs the package onnx: pip install 'sweeper[onnx]'"
+            "an ONNX file needs the package onnx: pip install 'mlsweeper[onnx]'"
         ) from error
     try:
         model = onnx.load(str(path), load_external_data=False)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sweeper.commands.ask import ask as ask
+    from sweeper.commands.breakdown import Breakdown as Breakdown
+    from sweeper.commands.breakdown import explain as explain
     from sweeper.configuration import Configuration as Configuration
     from sweeper.query.analysis import best_per as best_per
     from sweeper.query.analysis import cheapest as cheapest
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "commands.ask": "ask",
+    "commands.breakdown": "Breakdown explain",
     "configuration": "Configuration",
     "query.analysis": "best_per cheapest replicas_for sensitivity steps_from",
     "query.fronts": "crowding_distance epsilon_front hypervolume rank_layers",

@@ -20,6 +20,7 @@ from simulators.core.errors import UserError, suggestion
 from simulators.core.folder import is_trusted
 from sweeper.commands import COMMANDS, HELP
 from sweeper.commands.flags import examples, help_parser
+from sweeper.extras import DISTRIBUTION
 from sweeper.space.shipped_files import spaces
 from sweeper.text import printable, quoting
 
@@ -106,7 +107,7 @@ def _defect(error: BaseException) -> str:
     said = " ".join(str(error).split())[:200]
     return (
         f"{type(error).__name__}: {said}\n"
-        f"This is a bug in sweeper {version('sweeper')} ({Path(last.filename).name}, line "
+        f"This is a bug in sweeper {version(DISTRIBUTION)} ({Path(last.filename).name}, line "
         f"{last.lineno}).\n"
         "Please report the command and its files. SWEEPER_TRACEBACK=1 prints the traceback"
     )
@@ -117,7 +118,7 @@ def _dispatch(words: list[str]) -> int:
         print(USAGE, end="")
         return 0
     if words[0] == "--version":
-        print(f"sweeper {version('sweeper')}")
+        print(f"sweeper {version(DISTRIBUTION)}")
         return 0
     first, rest = words[0], words[1:]
     if "=" in first or first.startswith(("+", "-", "~")):

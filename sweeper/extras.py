@@ -1,4 +1,4 @@
-"""Load optional libraries, such as those of the extra `search`."""
+"""The distribution's name, and optional libraries, such as those of the extra `search`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import importlib
 from typing import Any
 
 from simulators.core.errors import UserError
+
+DISTRIBUTION = "mlsweeper"
+"""Name in the package index; the import package and the command are `sweeper`."""
 
 
 def load_extra(module: str, what: str, extra: str = "search", instead: str = "") -> Any:
@@ -19,4 +22,6 @@ def load_extra(module: str, what: str, extra: str = "search", instead: str = "")
     except ModuleNotFoundError as error:
         library = module.partition(".")[0]
         hint = f", or {instead}" if instead else ""
-        raise UserError(f'{what} needs {library}: pip install "sweeper[{extra}]"{hint}') from error
+        raise UserError(
+            f'{what} needs {library}: pip install "{DISTRIBUTION}[{extra}]"{hint}'
+        ) from error

@@ -327,7 +327,7 @@ def open_bench(device: str) -> Bench:
     except ImportError as error:
         raise UserError(
             f"measuring needs PyTorch ({error})\n"
-            "Install it: pip install 'sweeper[measure]', or a build for your GPU from pytorch.org"
+            "Install it: pip install 'mlsweeper[measure]', or a build for your GPU from pytorch.org"
         ) from error
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError(

@@ -27,7 +27,7 @@ from sweeper.commands.ask import asks_of
 from sweeper.commands.flags import parse, parser_of, question_parser
 from sweeper.commands.query import KINDS
 from sweeper.commands.run import asked_by
-from sweeper.extras import load_extra
+from sweeper.extras import DISTRIBUTION, load_extra
 from sweeper.questions import QUESTIONS
 from sweeper.space.shipped_files import spaces
 
@@ -229,7 +229,7 @@ def server_in(folder: Path, most_points: int) -> Any:
 
     return Server(
         "sweeper",
-        version=version("sweeper"),
+        version=version(DISTRIBUTION),
         instructions=_INSTRUCTIONS,
         on_list_tools=list_tools,
         on_call_tool=call_tool,

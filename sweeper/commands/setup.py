@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from simulators.core.columns import schema_of
+from simulators.core.columns import SHARES, STATUSES, schema_of
 from simulators.core.contract import load_simulator, objectives_of
 from simulators.core.errors import UserError, unknown
 from simulators.core.fields import Column, columns_of
@@ -74,16 +74,54 @@ def _overrides(words: list[str]) -> list[str]:
 
 
 def schema(words: list[str]) -> int:
-    """Print the JSON Schema of space files, or write it."""
-    file = parse("schema", words).write
-    text = json.dumps(space_schema(), indent=1) + "\n"
+    """Print the JSON Schema of space files or of result rows, or write it."""
+    given = parse("schema", words)
+    file = given.write
+    text = json.dumps(row_schema(given.rows) if given.rows else space_schema(), indent=1) + "\n"
     if not file:
         print(text, end="")
         return 0
     write_text(file, text)
+    if given.rows:
+        print(f"written to {file}")
+        return 0
     print(f"written to {file}; write this first line into space files:")
     print(f"# yaml-language-server: $schema={file}")
     return 0
+
+
+def row_schema(name: str) -> dict[str, Any]:
+    """Return the JSON Schema of one result row of a simulator: axes, metrics and outcome.
+
+    `version` is the simulator's: it changes whenever columns or values of stored rows change.
+
+    Raises:
+        UserError: there is no such simulator.
+    """
+    simulator = load_simulator(name)
+    columns = [c for part in (simulator.point, simulator.metrics) for c in columns_of(part)]
+    shares = {key: {"type": ["number", "null"], "minimum": 0, "maximum": 1} for key in SHARES}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"A result row of the simulator {name}",
+        "version": simulator.version,
+        "type": "object",
+        "properties": {
+            **{column.name: _cell(column) for column in columns},
+            "status": {"enum": list(STATUSES)},
+            "reason": {"type": ["string", "null"]},
+            **shares,
+        },
+        "required": ["status"],
+    }
+
+
+def _cell(column: Column) -> dict[str, Any]:
+    """Return the schema of a column's values, with its description and unit."""
+    doc, unit = column.metadata.get("doc", ""), column.metadata.get("unit", "")
+    kind = msgspec.json.schema(column.hint)
+    found: dict[str, Any] = {"description": doc, "anyOf": [kind, {"type": "null"}]}
+    return {**found, "unit": unit} if unit else found
 
 
 def space_schema() -> dict[str, Any]:

@@ -25,6 +25,7 @@ from simulators.core.errors import UserError
 from simulators.core.folder import PACKAGES, TRUST, trusted
 from sweeper.engines.pool import LostWorker, UnfitWorker, Worker, WorkerPool
 from sweeper.engines.task import Task
+from sweeper.extras import DISTRIBUTION
 from sweeper.space.points import Batch
 from sweeper.store.keys import define
 from sweeper.store.parquet import appears, remove, write_token
@@ -54,7 +55,7 @@ def fingerprint(simulator: str) -> EnvironmentFingerprint:
     """Return the fingerprint of this process for running a simulator."""
     loaded = load_simulator(simulator)
     file = getattr(sys.modules.get(type(loaded).__module__), "__file__", None)
-    versions = {p: _version(p) for p in ("sweeper", "numpy", "numba", "pyarrow", "polars")}
+    versions = {p: _version(p) for p in (DISTRIBUTION, "numpy", "numba", "pyarrow", "polars")}
     return {
         "python": platform.python_version(),
         **versions,

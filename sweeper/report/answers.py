@@ -9,6 +9,7 @@ import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from sweeper.query.pareto import alike, knee, pareto_front, qualifying, rows_at,
 from sweeper.query.scenarios import WORST, across, priced, repriced, scenarios_of
 from sweeper.questions import CarriesLoad
 from sweeper.report.run_folder import DamagedRun, asked, has_ended, rows_of, runs, url_of
+from sweeper.report.scatter import Picture, plot
 from sweeper.space.design_space import DesignSpace, Objectives, given, objectives, where
 from sweeper.space.shipped_files import scenarios, spaces
 from sweeper.space.space_file import SpaceConfig
@@ -292,6 +294,25 @@ class Answers:
             met = qualifying(self.results, where=self.where).select(pl.len()).collect().item()
             steps.append((f"with {self.where}", met))
         return [*steps, ("on the front", len(self.front))]
+
+    def plot(self) -> Picture:
+        """Return a picture of all qualifying designs and the front, in the first two objectives.
+
+        Raises:
+            UserError: there is one objective, or no design qualifies.
+        """
+        return plot(self.results, dict(list(self.objectives.items())[:2]), where=self.where)
+
+    def _repr_html_(self) -> str:
+        """Return the title, the number of rows, the front as a table, and its picture."""
+        counted = ", ".join(f"{count:,} {status}" for status, count in self.status.items())
+        shown = ["key", *self.space.varied, *self.objectives]
+        table = self.front.select(n for n in shown if n in self.front.columns)
+        picture = ""
+        with contextlib.suppress(UserError):
+            picture = self.plot().svg
+        heads = f"<b>{escape(self.title)}</b>: {escape(counted)}; {len(self.front):,} on the front"
+        return f"<div>{heads}{table._repr_html_()}{picture}</div>"
 
     def sensitivities(self, metrics: Iterable[str]) -> list[Sensitivity]:
         """Return the sensitivity to the axes of each metric with at least two values."""

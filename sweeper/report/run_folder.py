@@ -24,6 +24,7 @@ import polars as pl
 import pyarrow as pa
 
 from simulators.core.errors import UserError
+from sweeper.extras import DISTRIBUTION
 from sweeper.report.tables import write_text
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.points import Span
@@ -219,7 +220,7 @@ def _number(run: str) -> int:
 
 @functools.cache
 def _versions() -> Mapping[str, str]:
-    packages = ("sweeper", "numpy", "numba", "pyarrow", "polars", "ray", "hydra-core")
+    packages = (DISTRIBUTION, "numpy", "numba", "pyarrow", "polars", "ray", "hydra-core")
     found = {
         "python": platform.python_version(),
         "command": " ".join(sys.argv),

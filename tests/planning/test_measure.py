@@ -199,7 +199,9 @@ def test_cuda_graph_loop_time_is_divided_by_its_calls(monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 def test_local_machine_is_measured(tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'sweeper[measure]'")
+    pytest.importorskip(
+        "torch", reason="PyTorch is not installed: pip install 'mlsweeper[measure]'"
+    )
     file = str(tmp_path / "cpu.parquet")
     main(["measure", "--device", "cpu", "--largest", "64", "--seconds", "8", "--write", file])
     table = pa.parquet.read_table(file)

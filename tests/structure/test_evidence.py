@@ -25,6 +25,15 @@ def test_accuracy_page_shows_every_stored_figure() -> None:
     assert evidence.accuracy().count("\n| ") > 50
 
 
+def test_each_gpu_and_model_with_a_check_has_a_page_of_its_checks() -> None:
+    pages = {file.stem: text for file, text in evidence.accuracy_pages()}
+    index = evidence.accuracy()
+    assert {"h100_sxm", "mi300x", "deepseek_v3"} <= set(pages)
+    for name, text in pages.items():
+        assert f"(accuracy-of/{name}.md)" in index
+        assert name in text.partition("| --- |")[2]
+
+
 @pytest.mark.slow
 @measured
 def test_missing_scenarios_have_a_reason() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from simulators.core.errors import UserError
-from sweeper import DesignSpace, Sweep, ask, pareto_front, plot
+from sweeper import DesignSpace, Sweep, ask, explain, latest, pareto_front, plot
+from sweeper.__main__ import main
 
 SPACE = DesignSpace.of("kernels", op="gemm", gpu=["l4", "h100_sxm"], m=[1, 64], n=4096, k=4096)
 OBJECTIVES = {"latency_s": "min", "energy_j": "min"}
@@ -52,3 +53,21 @@ def test_ask_is_a_function_whose_answer_reads_as_that_of_the_command(
     assert len(answer.results.collect()) >= 2
     with pytest.raises(UserError, match="unknown gpu"):
         ask(model="llama3_1_8b", gpu="h1000", **flags)
+
+
+def test_results_of_a_run_display_as_a_table_and_a_chart_and_a_design_as_a_tree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    axes = "{model: llama3_1_8b, gpu: [l4, h100_sxm], batch: [1, 8]}"
+    (tmp_path / "passes.yaml").write_text(f"simulator: composition\naxes: {axes}\n")
+    words = ["+space=passes.yaml", "engine=inline", "plot=false"]
+    assert main(words) == 0
+    last = latest("passes", "outputs")
+    shown = last._repr_html_()
+    assert "4 ok" in shown
+    assert shown.count("<circle") == last.plot().svg.count("<circle") >= 5
+    tree = explain("passes")
+    longest = max(tree.contributions, key=lambda row: row.time_s)
+    assert f"{longest.name}: " in repr(tree)
+    assert tree._repr_html_().count("<li>") == repr(tree).count("│  ├─ ") >= 3

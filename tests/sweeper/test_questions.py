@@ -14,7 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from simulators.core.contract import load_simulator
 from simulators.core.folder import SIMULATORS
+from sweeper import DesignSpace, Sweep
 from sweeper.__main__ import main
 from sweeper.commands.query import KINDS, warn_of_version
 from sweeper.commands.setup import space_schema
@@ -178,3 +180,19 @@ def test_every_shipped_space_validates_against_the_schema() -> None:
     validator = jsonschema.Draft202012Validator(space_schema())
     for file in shipped_files.spaces().values():
         assert not list(validator.iter_errors(read_space(file))), file
+
+
+def test_rows_of_a_sweep_validate_against_the_versioned_schema_of_rows(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    axes = {"op": "gemm", "gpu": ["l4", "h100_sxm"], "dtype": ["fp16", "fp4"], "m": [1, 64]}
+    space = DesignSpace.of("kernels", **axes, n=4096, k=4096)
+    rows = Sweep.of(space, outputs=str(tmp_path), engine="inline").run().collect()
+    assert main(["schema", "--rows", "kernels"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert schema["version"] == load_simulator("kernels").version
+    assert schema["properties"]["latency_s"]["unit"] == "s"
+    assert set(rows.columns) <= set(schema["properties"])
+    validator = jsonschema.Draft202012Validator(schema)
+    for row in rows.to_dicts():
+        validator.validate(row)
