@@ -1,6 +1,6 @@
 """Write the generated pages of the documentation; `mkdocs build` calls it, and so can you.
 
-    python -m docs.build_pages    reference, calibration files, accuracy, coverage
+    python -m docs.build_pages    reference, calibration files, accuracy, errata, coverage
 
 None of these pages is committed. The coverage page answers all scenarios, which takes minutes; an
 existing page is kept, so delete `docs/coverage.md` to compute it again.
@@ -20,6 +20,7 @@ def on_pre_build(**_config: Any) -> None:
         file.write_text(text, encoding="utf-8")
     (evidence.FOLDER / "calibrations.md").write_text(calibrations.page(), encoding="utf-8")
     (evidence.FOLDER / "accuracy.md").write_text(evidence.accuracy(), encoding="utf-8")
+    (evidence.FOLDER / "errata.md").write_text(evidence.errata(), encoding="utf-8")
     coverage = evidence.FOLDER / "coverage.md"
     if not coverage.exists():
         coverage.write_text(evidence.coverage(evidence.answers()), encoding="utf-8")

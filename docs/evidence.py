@@ -31,7 +31,7 @@ from sweeper.report.evidence import shares_in_words, shares_of_row
 from sweeper.space.design_space import space_of
 
 FOLDER = Path(__file__).resolve().parent
-SYSTEMS = FOLDER.parent / "tests" / "questions" / "systems.yaml"
+QUESTIONS = FOLDER.parent / "tests" / "questions"
 HALF = 0.5
 KNOWLEDGE = """Public deployments, in percent. Default options: model, precisions, GPU, parallelism,
 lengths, clients and release are known. Three own rows: default options, corrected by three measured
@@ -240,7 +240,27 @@ def is_raised(flag: str, row: Mapping[str, Any]) -> bool:
 
 def systems() -> list[Mapping[str, Any]]:
     """Return the systems, each with a command that a test runs."""
-    found: list[Mapping[str, Any]] = yaml.safe_load(SYSTEMS.read_text(encoding="utf-8"))
+    return _questions("systems")
+
+
+def errata() -> str:
+    """Return the page of published figures that do not hold, with commands that a test runs."""
+    rows = []
+    for one in _questions("errata"):
+        source, figure, command = _system(one)
+        rows.append((source, figure, one["verdict"], one["finding"].strip(), command))
+    return (
+        "# Errata\n\nFigures of the survey behind this project, and of the tools it covers, that do "
+        "not hold. Each command prints the figures of its line; the files that it reads stand in "
+        "`tests/questions/errata.yaml`, and a test runs it.\n\n"
+        + table(("source", "figure", "verdict", "finding", "command"), rows)
+        + "\n"
+    )
+
+
+def _questions(theme: str) -> list[Mapping[str, Any]]:
+    text = (QUESTIONS / f"{theme}.yaml").read_text(encoding="utf-8")
+    found: list[Mapping[str, Any]] = yaml.safe_load(text)
     return found
 
 
@@ -254,5 +274,6 @@ def _break(one: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _system(one: Mapping[str, Any]) -> tuple[str, ...]:
     system, _, wanted = str(one["question"]).partition(": ")
-    commands = [*one.get("before", ()), one["command"]]
+    asked = one["command"]
+    commands = [*one.get("before", ()), *(asked if isinstance(asked, list) else [asked])]
     return system, wanted, "<br>".join(f"`{command}`" for command in commands)

@@ -27,6 +27,9 @@ from simulators.core.folder import Folder, read_toml
 from simulators.core.jit import Floats
 
 ENTRIES = Folder("entry", "predictions/entries", package="lab")
+OPERATOR_TIMES = "gpu_models/op_latency.parquet"
+OPERATORS = {"Linear": "linear", "BMM": "bmm", "VECsoftmax": "softmax", "VECln": "layer norm"}
+"""Classes of operators that each launch one kernel, by their names in the table."""
 SHOWN = ("mean", "within_2x")
 Figures = Mapping[str, Floats]
 """Columns with an entry for each row; NaN where there is none."""
@@ -202,10 +205,25 @@ def fp32_models(reference: Path) -> ScoredTask:
     """Return whole transformers in fp32 under PyTorch, by how many GPUs ran them."""
     rows = read_frame(reference / MODEL_TIMES)
     alone = np.asarray(rows["n_gpus"] == 1)
+    kinds = {"all": np.ones(rows.height, bool), "one GPU": alone, "four GPUs": ~alone}
+    for gpu in rows["gpu"].unique().sort():
+        kinds[gpu] = alone & np.asarray(rows["gpu"] == gpu)
     return ScoredTask(
         keys=rows.select("gpu", "model", "mode", "batch", "seq_len", "fused", "parallelism"),
         measured={"total_ms": rows["measured_ms"].to_numpy()},
-        kinds={"all": np.ones(rows.height, bool), "one GPU": alone, "four GPUs": ~alone},
+        kinds=kinds,
+    )
+
+
+def fp32_operators(reference: Path) -> ScoredTask:
+    """Return forward passes of single operators inside those transformers, by class of operator."""
+    rows = read_frame(reference / OPERATOR_TIMES).filter(pl.col("op_class").is_in(OPERATORS))
+    kinds = {"all": np.ones(rows.height, bool)}
+    kinds |= {OPERATORS[name]: np.asarray(rows["op_class"] == name) for name in OPERATORS}
+    return ScoredTask(
+        keys=rows.select("gpu", "graph", "op_index"),
+        measured={"forward_us": rows["forward_us"].cast(pl.Float64).to_numpy()},
+        kinds=kinds,
     )
 
 
@@ -228,6 +246,7 @@ def training_steps(reference: Path) -> ScoredTask:
 TASKS: Mapping[str, tuple[Callable[[Path], ScoredTask], Sequence[str]]] = {
     "deployments": (deployments, (SILICON,)),
     "fp32_models": (fp32_models, (MODEL_TIMES,)),
+    "fp32_operators": (fp32_operators, (OPERATOR_TIMES,)),
     "training_steps": (training_steps, (MEASURED, FLAGGED)),
 }
 """Tasks by name, with the tables that each needs."""

@@ -44,6 +44,8 @@ def test_alternatives_of_one_kind_are_no_decision_across_kinds() -> None:
     ("entry", "line", "value"),
     [
         ("neusight", "fp32_models, total_ms, all", 8.93),
+        ("neusight", "fp32_models, total_ms, P4", 7.997),
+        ("neusight", "fp32_operators, forward_us, linear", 21.28),
         ("calculon", "training_steps, step_time_s, all", 10.24),
         ("calculon", "training_steps, step_time_s, MegaScale", 13.05),
         ("aiconfigurator", "deployments, tpot_ms, all", 22.71),

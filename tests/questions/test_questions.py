@@ -12,6 +12,7 @@ An entry of a file:
       files: {name: text}                    # written into the folder first
       columns: 80        # of the terminal, which every line with more than two words fits
       reads: page.html   # the file that holds the answer, instead of what is printed
+      verdict, finding: ...                  # of `errata.yaml`, which is also a page
       slow: true         # left to `-m slow`; to `-m accuracy` if the command computes claims
 """
 
@@ -44,6 +45,8 @@ KEYS = {
     "columns",
     "slow",
     "reads",
+    "verdict",
+    "finding",
 }
 NEEDED = {"question", "command", "was"}
 

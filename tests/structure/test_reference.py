@@ -7,7 +7,7 @@ import yaml  # type: ignore[import-untyped]
 from docs.reference import FOLDER, pages
 from tests.conftest import ROOT
 
-GENERATED = {"accuracy.md", "calibrations.md", "coverage.md"}
+GENERATED = {"accuracy.md", "calibrations.md", "coverage.md", "errata.md"}
 
 
 def test_site_lists_every_page() -> None:
@@ -24,4 +24,5 @@ def test_site_lists_every_page() -> None:
     reference = {f"{FOLDER.name}/{file.name}": text for file, text in pages()}
     assert all(text.startswith("# ") for text in reference.values())
     written = {str(file.relative_to(docs)) for file in docs.rglob("*.md")}
+    written = {name for name in written if not name.startswith("accuracy-of/")}
     assert listed == written | GENERATED | set(reference)
