@@ -251,8 +251,8 @@ def errata() -> str:
         rows.append((source, figure, one["verdict"], one["finding"].strip(), command))
     return (
         "# Errata\n\nFigures of the survey behind this project, and of the tools it covers, that "
-        "do not hold. Each command prints the figures of its line; the files that it reads stand in "
-        "`tests/questions/errata.yaml`, and a test runs it.\n\n"
+        "do not hold. Each command prints the figures of its line; the files that it reads "
+        "stand in `tests/questions/errata.yaml`, and a test runs it.\n\n"
         + table(("source", "figure", "verdict", "finding", "command"), rows)
         + "\n"
     )
