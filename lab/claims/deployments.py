@@ -29,15 +29,17 @@ from lab.tables.deployments import (
     QWEN3_32B_PEER,
     PublicDeployment,
     database,
+    drafting,
     newer_groups,
     silicon,
 )
 from lab.tables.records import is_gpu, is_model
-from lab.tables.result_blocks import blocks
+from lab.tables.result_blocks import ResultBlock, blocks
 from lab.tables.rows import Bools, Floats, evenly, read_records
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.price import DEFAULT, usd_per_gpu_hours
 from simulators.composition.replica import load_runtime
+from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.measured_deployments import Deployed, corrected, load_of, point_of
 from simulators.serving.point import ClientConfig, ServingPoint
 from simulators.serving.prices.iteration_table import pass_intervals
@@ -340,16 +342,39 @@ def on_amd(reference: Path) -> Iterator[Cells]:
     cache_of = functools.cache(run_cache_without)
     rows = [("database", row, point_of(row)) for row in database(reference, AMD)]
     printed = [one for one in blocks(reference)[0] if load_gpu(one.point.gpu).vendor == AMD]
-    for source, row, point in [*rows, *(("documentation", one, one.point) for one in printed)]:
+    more = [("documentation", one, one.point) for one in printed]
+    tested: list[tuple[str, Deployed | ResultBlock, ServingPoint]] = [*rows, *more]
+    for source, row, point in tested:
         found = simulate(point, cache_of(point.runtime, point.model))
-        is_median = isinstance(row, PublicDeployment) and row.is_median
         for metric in METRICS:
-            name, measured = metric.lower(), getattr(row, f"{metric.lower()}_s")
-            mean, low, high = (getattr(found, f"{name}_mean_s{end}") for end in ("", "_lo", "_hi"))
-            predicted = getattr(found, f"{name}_p50_s") if is_median else mean
             cells = {"source": source, "metric": metric, "model": point.model, "gpu": point.gpu}
-            ends = {"lo": predicted * low / mean, "hi": predicted * high / mean}
-            yield {**cells, "predicted": predicted, "measured": measured, **ends}
+            yield {**cells, **_measured_and_predicted(found, row, metric)}
+
+
+def speculative(reference: Path) -> Iterator[Cells]:
+    """Yield TPOT and TTFT of deployments with multi-token prediction.
+
+    The acceptance length is the model's published one. No fit has seen these rows; the engine's
+    constants are fitted without the model on the GPU.
+    """
+    cache_of = functools.cache(run_cache_without)
+    for row in drafting(reference):
+        found = simulate(point_of(row), cache_of(row.runtime, row.group))
+        for metric in METRICS:
+            cells = {"metric": metric, "framework": row.framework, "is_kept": not row.excluded}
+            yield {**cells, "label": row.name, **_measured_and_predicted(found, row, metric)}
+
+
+def _measured_and_predicted(
+    found: ServingMetrics, row: Deployed | ResultBlock, metric: str
+) -> Cells:
+    """Return the figures of a metric: of means, or of medians where they were measured."""
+    is_median = isinstance(row, PublicDeployment) and row.is_median
+    name, measured = metric.lower(), getattr(row, f"{metric.lower()}_s")
+    mean, low, high = (getattr(found, f"{name}_mean_s{end}") for end in ("", "_lo", "_hi"))
+    predicted = getattr(found, f"{name}_p50_s") if is_median else mean
+    ends = {"lo": predicted * low / mean, "hi": predicted * high / mean}
+    return {"predicted": predicted, "measured": measured, **ends}
 
 
 def precisions(reference: Path) -> pl.DataFrame:

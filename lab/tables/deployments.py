@@ -10,7 +10,7 @@ import functools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from simulators.composition.replica import FRAMEWORKS, load_runtime
 from simulators.core.errors import UserError
 from simulators.core.folder import read_toml
 from simulators.serving.measured_deployments import INFERENCEX, Client, Deployed, EngineLaunch
+from simulators.serving.point import MTP, SpeculationConfig
 from simulators.workload.llm.parallelism import Parallelism
 
 FACTS = Record(read_toml(Path(__file__).with_suffix(".toml")))
@@ -61,21 +62,39 @@ class Recipe:
     memory_fraction: str | float = 0.0  # 0: not set
     kv_dtype: str = ""
     runtime: str = ""
+    drafts: str = "0"  # draft tokens of multi-token prediction
 
     def launch(self, load: RecipeLoad) -> EngineLaunch:
         """Return the options for a load."""
-        written = self.budget, self.poll_interval, str(self.memory_fraction)
-        rules = {text: RECIPES["rules"].get(text, text) for text in written}
-        found = evaluated(rules, load._asdict())
-        budget, interval, memory_fraction = (found[text] for text in written)
-        return EngineLaunch(budget, interval, float(memory_fraction))
+        budget, interval = self._of(load, self.budget), self._of(load, self.poll_interval)
+        return EngineLaunch(
+            int(budget), int(interval), float(self._of(load, str(self.memory_fraction)))
+        )
+
+    def speculation(self, load: RecipeLoad) -> SpeculationConfig:
+        """Return the options of speculation for a load."""
+        drafts = int(self._of(load, self.drafts))
+        return SpeculationConfig(MTP, num_draft_tokens=drafts) if drafts else SpeculationConfig()
+
+    @staticmethod
+    def _of(load: RecipeLoad, text: str) -> Any:
+        rule = {"value": RECIPES["rules"].get(text, text)}
+        return evaluated(rule, load._asdict())["value"]
 
 
 def recipe_of(
-    framework: str, model: str, gpu: str, precision: str, date: str | None
+    framework: str,
+    model: str,
+    gpu: str,
+    precision: str,
+    date: str | None,
+    engines: str = "engines",
 ) -> Recipe | None:
-    """Return the script that started a row's engine, the oldest known without a date."""
-    models = RECIPES["engines"].get(framework, {})
+    """Return the script that started a row's engine, the oldest known without a date.
+
+    `engines`: the table of recipes, `drafting` with multi-token prediction.
+    """
+    models = RECIPES[engines].get(framework, {})
     known = [Recipe(**one) for one in models.get(model, {}).get(gpu, {}).get(precision, ())]
     found = [recipe for recipe in known if recipe.since <= (date or "")]
     return found[-1] if found else (known[0] if known else None)
@@ -215,14 +234,45 @@ def database(reference: Path, vendor: str) -> list[PublicDeployment]:
     return [_of_database(row) for row in rows]
 
 
-def _of_database(row: Record) -> PublicDeployment:
+def drafting(reference: Path) -> list[PublicDeployment]:
+    """Return the aggregated deployments that ran with multi-token prediction, without copies.
+
+    Runs of InferenceX's database, and rows of the tables whose image only sweeps with drafts use.
+    """
+    runs = read_records(reference / DATABASE, spec_decode="mtp", disaggregated=False)
+    names = {"date": "measured_date", "ttft_median_ms": "ttft_ms"}
+    found = []
+    for row in runs:
+        facts = row | {new: row[old] for old, new in names.items()} | {"is_drafting": False}
+        found.append(replace(_of_database(row, "drafting"), excluded=excluded(facts)))
+    known = read_records(reference / RESOLVED, spec_decode="mtp", disaggregated=False)
+    sure = {row.twin_of_silicon_id for row in known}
+    for row in read_records(reference / ANNOTATIONS, suspect_mtp=True):
+        if row.strength == FACTS.sure_strength:
+            sure.add(row.id)
+    times = {(one.gpu, one.clients, round(one.tpot_s, 6)) for one in found}
+    for one in silicon(reference):
+        recipe = recipe_of(
+            one.framework, one.model, one.gpu, one.family[3], one.measured, "drafting"
+        )
+        if (one.gpu, one.clients, round(one.tpot_s, 6)) in times or recipe is None:
+            continue
+        if one.name in sure:
+            gpus, is_data_parallel = one.layout.width, one.layout.attention_dp > 1
+            load = RecipeLoad(one.prompt, one.output, one.clients, gpus, is_data_parallel)
+            launch, drafts = recipe.launch(load), recipe.speculation(load)
+            found.append(replace(one, launch=launch, speculation=drafts, excluded=""))
+    return found
+
+
+def _of_database(row: Record, engines: str = "engines") -> PublicDeployment:
     found = re.search(r":v(\d+(\.\d+)+)", row.framework_version or "")
     version, measured = found.group(1) if found else "", row.date
     try:
         load_engine(row.framework).runtime_of_release(version)
     except UserError:
         version = measured = ""
-    recipe = recipe_of(row.framework, row.model, row.gpu, row.precision, row.date)
+    recipe = recipe_of(row.framework, row.model, row.gpu, row.precision, row.date, engines)
     load = RecipeLoad(row.isl, row.osl, row.concurrency, row.decode_tp, row.decode_dp_attention)
     statistic = "mean" if row.tpot_mean_ms else "median"
     tp, dp = (1, row.decode_tp) if row.decode_dp_attention else (row.decode_tp, 1)
@@ -240,6 +290,7 @@ def _of_database(row: Record) -> PublicDeployment:
         prompt=row.isl,
         output=row.osl,
         launch=recipe.launch(load) if recipe else EngineLaunch(),
+        speculation=recipe.speculation(load) if recipe else SpeculationConfig(),
         runtime=runtime_of(row.framework, version, measured),
         release=release_of(version, measured),
         ttft_s=row[f"ttft_{statistic}_ms"] * 1e-3,

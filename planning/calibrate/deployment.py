@@ -26,6 +26,7 @@ from simulators.serving.measured_deployments import (
     DEFAULTS,
     NEEDED,
     Deployed,
+    drafts_of,
     measured_deployment,
     point_of,
 )
@@ -51,7 +52,8 @@ def calibrate_deployment(name: str, measured: Path) -> tuple[list[Gain], Path]:
     Args:
         name: name of the runtime, for `runtime=NAME`.
         measured: Parquet or CSV with model, gpu, framework, clients, prompt_tokens, output_tokens
-            (longest lengths) and tpot_s; optionally ttft_s, tp, ep, attention_dp, dtype, kv_dtype.
+            (longest lengths) and tpot_s; optionally ttft_s, tp, ep, attention_dp, dtype, kv_dtype,
+            speculation and draft_tokens.
 
     Raises:
         UserError: a column or value is missing, a TPOT is below the bound of the memory bandwidth,
@@ -63,11 +65,13 @@ def calibrate_deployment(name: str, measured: Path) -> tuple[list[Gain], Path]:
     rows = [measured_deployment(row) for row in table]
     for number, row in enumerate(rows, 1):
         _check_bandwidth(number, row)
-    families = {(row.model, row.gpu, row.framework, row.dtype) for row in rows}
+    families = {
+        (row.model, row.gpu, row.framework, row.dtype, *drafts_of(row.speculation)) for row in rows
+    }
     if len(families) != 1:
         raise UserError(
             f"{measured} has rows of {len(families)} families; a factor holds for one model, GPU, "
-            "framework and precision"
+            "framework, precision and number of draft tokens"
         )
     predicted_s = np.array([_tpot_s(row) for row in rows])
     ratios = np.log(np.array([row.tpot_s for row in rows]) / predicted_s)
@@ -88,18 +92,24 @@ def calibrate_deployment(name: str, measured: Path) -> tuple[list[Gain], Path]:
 
 def _check_bandwidth(number: int, row: Deployed) -> None:
     """Raise `UserError` for a TPOT below the time to read the weights of one token once."""
-    if doubt := doubted_tpot(row.tpot_s, row.model, row.gpu, row.layout, row.dtype):
+    tokens = 1 + drafts_of(row.speculation)[1]
+    if doubt := doubted_tpot(row.tpot_s, row.model, row.gpu, row.layout, row.dtype, tokens):
         raise UserError(f"row {number}: {doubt}? Is tpot_s in seconds? Nothing was calibrated")
 
 
-def doubted_tpot(tpot_s: float, model: str, gpu: str, layout: Parallelism, dtype: str) -> str:
-    """Return why a measured TPOT is doubtful; empty if the memory can deliver it."""
+def doubted_tpot(
+    tpot_s: float, model: str, gpu: str, layout: Parallelism, dtype: str, tokens: int = 1
+) -> str:
+    """Return why a measured TPOT is doubtful; empty if the memory can deliver it.
+
+    `tokens`: most tokens of a sequence per pass, above 1 with draft tokens.
+    """
     sheet, described = load_gpu(gpu), load_model(model)
     table = described.vocab * described.hidden / described.parameters
     table = 0.0 if described.tied_embeddings else table
     share = described.active_parameters / described.parameters - table
     bound_s = share * weight_bytes(described, layout, dtype) / sheet.hbm_bytes_per_s
-    if tpot_s >= bound_s:
+    if tokens * tpot_s >= bound_s:
         return ""
     return (
         f"a TPOT of {1e3 * tpot_s:.3g} ms is below {1e3 * bound_s:.3g} ms, the time to read the "

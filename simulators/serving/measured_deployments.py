@@ -44,7 +44,7 @@ from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.composition.engine_defaults import later_rules
-from simulators.composition.replica import FRAMEWORKS, Runtime, load_runtime
+from simulators.composition.replica import FRAMEWORKS, NOTHING, Runtime, load_runtime
 from simulators.core.calibration import read_calibration, read_choice
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.fields import updated
@@ -54,7 +54,9 @@ from simulators.serving.answer.metrics import WITH_INTERVAL, ServingMetrics
 from simulators.serving.point import (
     AUTO,
     CLOSED,
+    DRAFT,
     OFF,
+    SPECULATIONS,
     WHOLE,
     ArrivalsConfig,
     CacheConfig,
@@ -63,6 +65,7 @@ from simulators.serving.point import (
     MeasurementConfig,
     SchedulingConfig,
     ServingPoint,
+    SpeculationConfig,
 )
 from simulators.serving.prices.iteration_table import Ends
 from simulators.workload.llm.parallelism import Parallelism
@@ -128,6 +131,7 @@ class Deployed:
     launch: EngineLaunch = EngineLaunch()
     runtime: str = ""  # runtime of the measured release; empty: today's
     release: str = ""  # the measured release or its date; empty: the last of the runtime
+    speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
 
     @property
     def budget(self) -> int:
@@ -166,6 +170,7 @@ def point_of(deployed: Deployed, runtime: str = "") -> ServingPoint:
         cache=CacheConfig(block_size=16, watermark=0.0, prefix_caching=False),
         dtype=deployed.dtype,
         kv_dtype=deployed.kv_dtype,
+        speculation=deployed.speculation,
         arrivals=ArrivalsConfig(process="closed", clients=deployed.clients + deployed.crowded),
         measurement=MeasurementConfig(window=WHOLE),
         requests=deployed.client.requests * deployed.clients,
@@ -190,10 +195,12 @@ DEFAULTS = {
     "dtype": "bf16",
     "kv_dtype": "bf16",
     "ttft_s": None,
+    "speculation": NOTHING,
+    "draft_tokens": 3,
 }
 """Columns of a user's measured rows: required columns, and defaults of optional columns."""
 
-COUNTS = ("clients", "prompt_tokens", "output_tokens", "tp", "ep", "attention_dp")
+COUNTS = ("clients", "prompt_tokens", "output_tokens", "tp", "ep", "attention_dp", "draft_tokens")
 TIMES = ("tpot_s", "ttft_s")
 
 
@@ -201,12 +208,16 @@ def measured_deployment(row: Mapping[str, Any]) -> Deployed:
     """Return a user's measured row as a deployment; TTFT is NaN if missing.
 
     Raises:
-        UnknownNameError: the framework has no fitted runtime.
+        UnknownNameError: the framework has no fitted runtime, or the method of speculation is
+            unknown.
         UserError: a count is below 1, or a time is not positive.
     """
     row = {**DEFAULTS, **{name: value for name, value in row.items() if value is not None}}
     if row["framework"] not in FRAMEWORKS:
         raise UnknownNameError("framework", str(row["framework"]), FRAMEWORKS)
+    if row["speculation"] not in SPECULATIONS or row["speculation"] == DRAFT:
+        known = [method for method in SPECULATIONS if method != DRAFT]
+        raise UnknownNameError("speculation", str(row["speculation"]), known)
     _check(row)
     return Deployed(
         framework=row["framework"],
@@ -220,6 +231,9 @@ def measured_deployment(row: Mapping[str, Any]) -> Deployed:
         output=int(row["output_tokens"]),
         ttft_s=float("nan") if row["ttft_s"] is None else float(row["ttft_s"]),
         tpot_s=float(row["tpot_s"]),
+        speculation=SpeculationConfig(
+            method=row["speculation"], num_draft_tokens=int(row["draft_tokens"])
+        ),
     )
 
 
@@ -343,15 +357,26 @@ def _measured(file: Path) -> tuple[Deployed, ...]:
 
 
 def _is_same_family(point: ServingPoint, row: Deployed) -> bool:
-    """Return whether a point has the model, GPU and dtype of a row and a closed-loop load.
+    """Return whether a point has the model, GPU, dtype and drafts of a row in a closed loop.
 
     bf16 and fp16 count as equal.
     """
     dtypes = {dtype.replace("fp16", "bf16") for dtype in (point.dtype, row.dtype)}
     is_model = row.model in (point.model, load_model(point.model).name)
     is_equal = is_model and point.gpu == row.gpu and len(dtypes) == 1
+    is_equal &= drafts_of(point.speculation) == drafts_of(row.speculation)
     has_lengths = min(point.prompt_tokens, point.output_tokens) > 0
     return is_equal and has_lengths and point.arrivals.process == CLOSED
+
+
+def drafts_of(config: SpeculationConfig) -> tuple[str, int]:
+    """Return the method of speculation and the number of draft tokens; nothing and 0 without.
+
+    >>> drafts_of(SpeculationConfig()), drafts_of(SpeculationConfig("mtp"))
+    (('nothing', 0), ('mtp', 3))
+    """
+    is_off = config.method == NOTHING or not config.num_draft_tokens
+    return (NOTHING, 0) if is_off else (config.method, config.num_draft_tokens)
 
 
 def _load(point: ServingPoint) -> DeploymentLoad:
@@ -460,14 +485,17 @@ def latency_intervals(
 ) -> Mapping[str, Ends]:
     """Return the 90 % intervals of latencies by metric, given the intervals of the passes.
 
-    Under a kind of load that no deployment was measured with, they are the widest of all engines.
+    Under a kind of load that no deployment was measured with, they are the widest of all engines,
+    and of older releases if the runtime is one.
     `width_of`: the width of an engine and a metric.
 
     >>> low, high = latency_intervals("vllm", {"tpot": (0.8, 1.2)})["tpot"]
     >>> low < 1.0 < high
     True
     """
-    engines = engines_of(load_runtime(runtime)) if is_measured_load else ALL_ENGINES
+    engines = engines_of(load_runtime(runtime))
+    if not is_measured_load:
+        engines = *ALL_ENGINES, *engines
     found = {}
     for metric, ends in passes.items():
         intervals = [width_of(engine, metric).interval(ends) for engine in engines]

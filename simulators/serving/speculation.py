@@ -3,8 +3,11 @@
 Acceptance. A draft token counts if all draft tokens before it are accepted. Draft token `i` is
 accepted, given that the earlier ones are, with probability `a_i` (Leviathan et al., "Fast inference
 from transformers via speculative decoding", 2023), so an iteration brings `1 + sum of a_1 ... a_i`
-tokens. Rates of methods fall with the position and come from measured traces
-(`calibration/acceptance.toml`); beyond the last measured position its rate is used.
+tokens. A model with a published acceptance length for the method and number of draft tokens
+(`catalog/acceptance_lengths.toml`) accepts so many; position `i` then is reached in as many
+iterations as a draft of `i` tokens adds tokens to one of `i - 1`. Other models have the method's
+rates, which fall with the position and come from measured traces (`calibration/acceptance.toml`);
+beyond the last measured position its rate is used.
 
 Trees. A level counts if the model's token is among its nodes, so an iteration brings 1 plus the
 path probabilities of all nodes (Cai et al., Medusa, 2024). The tree grows by its most likely next
@@ -24,6 +27,7 @@ batches have the host time of an iteration too.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,11 +37,12 @@ from operator import mul
 from pathlib import Path
 from typing import Any
 
+import simulators.catalog
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.composition.replica import NOTHING
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import Infeasible, UserError
-from simulators.core.folder import once
+from simulators.core.folder import once, read_toml
 from simulators.serving.deployment import Hardware
 from simulators.serving.point import (
     ADAPTIVE,
@@ -54,13 +59,15 @@ from simulators.workload.llm.parallelism import check_layout
 from simulators.workload.precision import precision
 
 CALIBRATION = Path(__file__).parent / "calibration" / "acceptance.toml"
+PUBLISHED = Path(simulators.catalog.__file__).with_name("acceptance_lengths.toml")
 
 
-def survival(method: str, written: str, drafted: int) -> tuple[float, ...]:
+def survival(method: str, written: str, drafted: int, model: str = "") -> tuple[float, ...]:
     """Return the probabilities that at least 1, 2 ... draft tokens of an iteration are accepted.
 
     `written` holds one acceptance rate for all positions or one per position, or `length=` and a
-    mean number of tokens per iteration; if empty, the measured rates of the method are used.
+    mean number of tokens per iteration; if empty, the published length of the model or else the
+    measured rates of the method are used.
     A length means synthetic acceptance, as benchmarks set it in vLLM and SGLang: the first drafts
     are always accepted, the next one with the probability that gives the length.
 
@@ -71,16 +78,59 @@ def survival(method: str, written: str, drafted: int) -> tuple[float, ...]:
     (0.5, 0.25, 0.125)
     >>> [round(share, 2) for share in survival("mtp", "length=2.6", 3)]
     [1.0, 0.6, 0.0]
+    >>> [round(share, 2) for share in survival("mtp", "", 3, "deepseek_v4_pro")]
+    [0.79, 0.48, 0.22]
     """
-    return tuple(accumulate(rates_of(method, written, drafted), mul))
+    return tuple(accumulate(rates_of(method, written, drafted, model), mul))
 
 
-def rates_of(method: str, written: str, drafted: int) -> list[float]:
+def rates_of(method: str, written: str, drafted: int, model: str = "") -> list[float]:
     """Return the conditional acceptance rate of each position; the last rate is repeated."""
     if written.strip().startswith(FORCED):
         return _forced_rates(written, drafted)
-    rates = _rates(written) if written.strip() else measured_rates(method)
+    if written.strip():
+        rates = _rates(written)
+    else:
+        rates = published_rates(method, model, drafted) or measured_rates(method)
     return [*rates, *[rates[-1]] * max(0, drafted - len(rates))][:drafted]
+
+
+def published_rates(method: str, model: str, drafted: int) -> tuple[float, ...]:
+    """Return the acceptance rates of a model's published length, by position; empty without one.
+
+    Between numbers of draft tokens without a length, positions share one rate. Lengths of more
+    drafts are sometimes shorter: all shares are then scaled so that the length of `drafted` tokens
+    is the published one.
+
+    >>> [round(rate, 2) for rate in published_rates("mtp", "deepseek_v3", 3)]
+    [0.7, 0.7, 0.54]
+    """
+    facts = once(read_toml, PUBLISHED).get(method, {}).get(model)
+    if facts is None or not drafted:
+        return ()
+    lengths: list[float] = facts["lengths"]
+    shares: list[float] = [1.0]
+    past, length = 0, 1.0
+    for count, found in zip(facts.get("drafts", range(1, 1 + len(lengths))), lengths, strict=True):
+        rate = _shared_rate((found - length) / shares[-1], count - past) if shares[-1] else 0.0
+        shares += [shares[-1] * rate**place for place in range(1, 1 + count - past)]
+        past, length = count, found
+        if count >= drafted:
+            break
+    del shares[0], shares[drafted:]
+    if past == drafted and shares[0] > 0.0:
+        shares = [min(1.0, share * (length - 1.0) / sum(shares)) for share in shares]
+    return tuple(share / max(before, 1e-12) for before, share in pairwise([1.0, *shares]))
+
+
+def _shared_rate(added: float, positions: int) -> float:
+    """Return the rate r of equal positions that add `r + r^2 + ...` tokens; 1 at most."""
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = 0.5 * (low + high)
+        tokens = math.fsum(middle**place for place in range(1, 1 + positions))
+        low, high = (low, middle) if tokens >= added else (middle, high)
+    return high
 
 
 def mean_acceptance_length(survival: tuple[float, ...]) -> float:
@@ -295,7 +345,8 @@ def shape_of(point: ServingPoint) -> tuple[int, tuple[float, ...]]:
     """
     config, depth = point.speculation, point.speculation.num_draft_tokens
     nodes = config.tree_nodes or depth * config.topk
-    rates = rates_of(config.method, config.acceptance, depth)
+    model = load_model(point.model).name
+    rates = rates_of(config.method, config.acceptance, depth, model)
     if config.topk > 1 and config.method == NGRAM:
         raise Infeasible("ngram_drafts_no_tree")
     if config.topk > 1 and config.rule == ADAPTIVE:

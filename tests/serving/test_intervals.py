@@ -87,6 +87,10 @@ def test_release_before_the_measured_ones_has_no_narrower_interval() -> None:
     for older, current in (("vllm_0_13", "vllm"), ("sglang_0_5_8", "sglang_0_5_9")):
         for metric, (low, high) in latency_intervals(current, reach).items():
             wide = latency_intervals(older, reach)[metric]
+            agents = latency_intervals(older, reach, is_measured_load=False)[metric]
+            today = latency_intervals(current, reach, is_measured_load=False)[metric]
+            assert agents[0] <= min(wide[0], today[0])
+            assert max(wide[1], today[1]) <= agents[1]
             assert wide[0] <= low < high <= wide[1]
 
 

@@ -7,12 +7,15 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
 from simulators.catalog.model import load_model
 from simulators.composition.replica import load_runtime
+from simulators.core.calibration import reference_folder
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.fields import updated
+from simulators.core.folder import once, read_toml
 from simulators.serving.deployment import deployment_of
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.batches import accepted
@@ -22,6 +25,7 @@ from simulators.serving.prices.batch_price import MeanLoad, drafted_s, prices_of
 from simulators.serving.run import prepare, run_of
 from simulators.serving.simulator import simulate
 from simulators.serving.speculation import (
+    PUBLISHED,
     drafter_of,
     last_step_excess,
     mean_acceptance_length,
@@ -466,3 +470,80 @@ def test_transferred_acceptance_rates_widen_the_interval() -> None:
     )
     assert reach(**measured) > 1.2 * reach(**own)
     assert reach(**own) == pytest.approx(reach())
+
+
+LENGTHS = once(read_toml, PUBLISHED)
+
+
+@pytest.mark.parametrize(("method", "model"), [(m, name) for m in LENGTHS for name in LENGTHS[m]])
+def test_published_lengths_are_the_default_and_later_drafts_are_accepted_less(
+    method: str, model: str
+) -> None:
+    facts = LENGTHS[method][model]
+    assert load_model(model).name == model
+    counts = facts.get("drafts", range(1, 1 + len(facts["lengths"])))
+    for drafts, length in zip(counts, facts["lengths"], strict=True):
+        shares = survival(method, "", drafts, model)
+        assert mean_acceptance_length(shares) == pytest.approx(length, abs=1e-9)
+        assert all(0.0 <= later <= earlier <= 1.0 for earlier, later in pairwise([1.0, *shares]))
+    assert survival(method, "0.5", 2, model) == (0.5, 0.25)
+    assert survival(method, "", 3, "llama3_1_8b") == survival(method, "", 3)
+
+
+def test_published_lengths_equal_the_reference_table() -> None:
+    reference = reference_folder()
+    if reference is None:
+        pytest.skip("no reference tables")
+    table = pl.read_parquet(reference / "recipes" / "acceptance_lengths.parquet")
+    asked = table.filter(pl.col("thinking") == "on", pl.col("draft_tokens") <= 8)
+    files = {
+        facts["source"].split("/")[1].split(",")[0]: facts["lengths"]
+        for models in LENGTHS.values()
+        for facts in models.values()
+        if facts["source"].startswith("InferenceX")
+    }
+    for file, lengths in files.items():
+        own = asked.filter(pl.col("source_path").str.ends_with(file)).sort("draft_tokens")
+        assert own["mean_accept_length"].to_list() == lengths
+
+
+COMBINED: tuple[dict[str, Any], ...] = (
+    {"sessions.turns": 4, "cache.prefix_host_bytes": 1e11},
+    {"tp": 1, "attention_dp": 8, "ep": 8, "sessions.turns": 4},
+    {"pools.prefill_gpus": 8, "pools.decode_gpus": 8, "sessions.turns": 4},
+    {
+        "workload": "agentic",
+        "prompt_tokens": 0,
+        "output_tokens": 0,
+        "cache.prefix_host_bytes": 1e11,
+    },
+)
+
+
+@pytest.mark.parametrize("how", COMBINED)
+@pytest.mark.parametrize("runtime", ["vllm", "sglang", "trtllm"])
+def test_calibrated_engines_draft_with_caches_tiers_ranks_and_pools(
+    runtime: str, how: dict[str, Any]
+) -> None:
+    point = updated(
+        ServingPoint(
+            model="deepseek_v4_pro",
+            gpu="b200_sxm",
+            tp=8,
+            dtype="fp8_block+w4a8",
+            kv_dtype="fp8",
+            scheduler="vllm_v1" if runtime == "vllm" else runtime,
+            runtime=runtime,
+            requests=16,
+            qps=2.0,
+            prompt_tokens=8000,
+            output_tokens=300,
+        ),
+        {"cache.prefix_caching": True, "speculation.method": "mtp", **how},
+    )
+    found, plain = simulate(point), simulate(updated(point, {"speculation.num_draft_tokens": 0}))
+    assert found.completed_requests == plain.completed_requests
+    assert found.mean_acceptance_length == pytest.approx(2.49, abs=0.06)
+    assert found.tpot_mean_s < plain.tpot_mean_s
+    assert found.tpot_mean_s_hi - found.tpot_mean_s_lo > 0.0
+    assert found.prefix_hit_ratio > 0.0
