@@ -42,7 +42,7 @@ class LoggedLoad:
 
 def logged_load(runs: Sequence[Mapping[str, Any]], text: str) -> LoggedLoad:
     """Return the load stated by the last of a log's JSON objects, or by its printed table."""
-    found = dict(_printed(text))
+    found = dict(stated_in_table(text))
     for run in runs[-1:]:
         found |= dict(_values(run))
     stated = {ours: found[name] for ours, names in NAMES.items() for name in names if name in found}
@@ -75,7 +75,8 @@ def _values(run: Mapping[str, Any], inside: str = "") -> Iterator[tuple[str, Any
             yield f"{inside}{name}", value[0] if isinstance(value, list) and value else value
 
 
-def _printed(text: str) -> Iterator[tuple[str, str]]:
+def stated_in_table(text: str) -> Iterator[tuple[str, str]]:
+    """Yield names and values of a printed table, a line each: `Successful requests:  100`."""
     for line in map(str.strip, text.splitlines()):
         if len(line) <= _LONGEST_LINE and (match := _PRINTED.fullmatch(line)):
             yield match[1].lower().replace(" ", "_"), match[2].replace(",", "")

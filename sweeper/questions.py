@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -154,6 +155,19 @@ class Deploys(Protocol):
             Infeasible: the design cannot exist.
             UnknownNameError: the target is unknown.
             UserError: the design cannot be deployed on the target.
+        """
+
+
+@runtime_checkable
+class WritesForwardTimes(Protocol):
+    """Writes the forward passes of a design as a table."""
+
+    def forward_times(self, point: Mapping[str, Any], file: Path) -> int:
+        """Write the table and its metadata, and return the number of rows.
+
+        Raises:
+            Infeasible: the design cannot exist.
+            UserError: the design has no such table, or the file cannot be written.
         """
 
 

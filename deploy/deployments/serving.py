@@ -12,9 +12,11 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 from deploy.benchmark import Benchmark, benchmark
+from deploy.forward_times import write_forward_times
 from deploy.startup import checkpoint_in_dtype, context_length
 from deploy.templates import filled, label
 from simulators.catalog.cluster import cluster_for
@@ -115,6 +117,10 @@ class ServingDeployments:
             UserError: no engine runs the design, or the target does not.
         """
         return deployment(point_from(ServingPoint, point), target, name)
+
+    def forward_times(self, point: Mapping[str, Any], file: Path) -> int:
+        """Write forward passes; see `deploy.forward_times.write_forward_times`."""
+        return write_forward_times(point_from(ServingPoint, point), file)
 
     def benchmark(self, point: Mapping[str, Any], client: str, trace: str) -> Benchmark:
         """Return the benchmark that measures a design; see `deploy.benchmark.benchmark`."""

@@ -50,7 +50,7 @@ METRICS = TPOT, TTFT = "TPOT", "TTFT"
 MIN_DESIGNS = 4  # designs that make a decision
 DEADLINES_S = (0.025, 0.05, 0.1)  # of a token: a fast reader's, and two that allow larger batches
 MAX_LOADS = 6  # of one replica that are simulated with its model left out
-OWN_ROWS = 3  # of a family that a user has measured
+OWN_SHARES = (0.1, 0.5, 0.9)  # places of the rows that a user has measured, among all of a family
 LEVELS = ("measured", "unmeasured", "of its architecture unmeasured")
 """Evidence about the kernels of the GPU, in the order of `deployment_bands.KNOWN`."""
 
@@ -234,13 +234,29 @@ def default_axes(reference: Path) -> pl.DataFrame:
 def own_rows(reference: Path) -> pl.DataFrame:
     """Return the same with default options, corrected by three rows of the family.
 
-    A family has one model, GPU, dtype and runtime. Its three rows are evenly spaced over those that
-    are not excluded, in the order of their loads, and are not tested.
+    A family has one model, GPU, dtype and runtime.
+    """
+    return _corrected(reference, lambda row: (row.model, row.gpu, row.dtype, row.runtime))
+
+
+def rows_of_server(reference: Path) -> pl.DataFrame:
+    """Return the same, corrected by three rows of a server: also one release and parallelism."""
+    return _corrected(
+        reference,
+        lambda row: (*row.family, row.dtype, row.runtime, row.release, row.client.name, row.layout),
+    )
+
+
+def _corrected(reference: Path, family_of: Callable[[PublicDeployment], Hashable]) -> pl.DataFrame:
+    """Return rows with default options, corrected by three rows of their family.
+
+    The three rows are not tested. In the order of prompt lengths and clients, they are at 10, 50
+    and 90 % of the family's rows that are not excluded.
     """
     rows, frame = with_defaults(reference)
-    families: dict[tuple[str, ...], list[int]] = {}
+    families: dict[Hashable, list[int]] = {}
     for i, row in enumerate(rows):
-        families.setdefault((row.model, row.gpu, row.dtype, row.runtime), []).append(i)
+        families.setdefault(family_of(row), []).append(i)
     loads = [load_of(row) for row in rows]
     parts = []
     for metric in METRICS:
@@ -248,10 +264,12 @@ def own_rows(reference: Path) -> pl.DataFrame:
         ratio = (ours["measured"] / ours["predicted"]).to_numpy()
         factor = np.full(len(rows), np.nan)
         for members in families.values():
-            kept = sorted((i for i in members if not rows[i].excluded), key=loads.__getitem__)
-            known = [kept[i] for i in evenly(len(kept), OWN_ROWS)]
+            kept = [i for i in members if not rows[i].excluded]
+            kept.sort(key=lambda i: (loads[i].prompt, loads[i].clients, loads[i]))
+            places = {round(share * (len(kept) - 1)) for share in OWN_SHARES}
+            known = [kept[i] for i in sorted(places) if kept]
             others = [i for i in members if i not in known]
-            if len(known) == OWN_ROWS and others:
+            if len(known) == len(OWN_SHARES) and others:
                 seen = [(loads[i], float(ratio[i])) for i in known]
                 factor[others] = corrected(seen, [loads[i] for i in others], metric)
         scaled = pl.col("predicted") * pl.Series(factor)
@@ -261,7 +279,12 @@ def own_rows(reference: Path) -> pl.DataFrame:
 
 def headlines(reference: Path) -> Iterator[pl.DataFrame]:
     """Yield all deployments by what is known of them: `given` names it."""
-    ways = {"default options": default_axes, "launch recipes": times, "three own rows": own_rows}
+    ways = {
+        "default options": default_axes,
+        "launch recipes": times,
+        "three own rows": own_rows,
+        "three rows of a server": rows_of_server,
+    }
     for given, frame in ways.items():
         yield frame(reference).with_columns(given=pl.lit(given))
 

@@ -7,10 +7,9 @@ inter-token latency of the last two is a mean per request, which is TPOT here.
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,12 @@ import jinja2
 import numpy as np
 
 from planning.calibrate.deployment import doubted_tpot
-from planning.logged_load import at_logged_load, logged_load
+from planning.logged_load import at_logged_load, logged_load, stated_in_table
 from simulators.composition.engine_defaults import checkpoint_dtype
 from simulators.composition.replica import NOTHING
 from simulators.core.errors import UserError
 from simulators.core.fields import point_from
-from simulators.core.folder import read_toml
+from simulators.core.folder import read_toml, reader
 from simulators.serving.answer.explain import batch_table
 from simulators.serving.answer.summary import STATISTICS, ServingRun
 from simulators.serving.engine import replica as at
@@ -68,7 +67,30 @@ def read_log(text: str, source: str) -> dict[str, float]:
     Raises:
         UserError: the text contains no known metric.
     """
-    entries = [*_printed(text), *(entry for run in _objects(text) for entry in _entries(run))]
+    return dict(item for _, metrics in runs_in(text, source) for item in metrics.items())
+
+
+def runs_in(text: str, source: str) -> list[tuple[Mapping[str, Any], dict[str, float]]]:
+    """Return what each run of a log states, and its metrics in seconds and per second.
+
+    Raises:
+        UserError: the text contains no known metric.
+    """
+    runs: list[tuple[Mapping[str, Any], dict[str, float]]] = [
+        (run, _metrics(_entries(run))) for run in _objects(text, source)
+    ]
+    runs = [(dict(stated_in_table(text)), _metrics(_printed(text))), *runs]
+    if found := [(run, metrics) for run, metrics in runs if metrics]:
+        return found
+    raise UserError(
+        f"{source} holds no result of a serving benchmark; the JSON or the printed table of "
+        "`vllm bench serve`, SGLang's bench_serving, aiperf or genai-perf, rows of InferenceX, or "
+        "the metrics of a vLLM server are read"
+    )
+
+
+def _metrics(entries: Iterable[tuple[str, Any]]) -> dict[str, float]:
+    """Return named values of a log under the names of metrics."""
     found = {}
     for name, value in entries:
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -78,28 +100,13 @@ def read_log(text: str, source: str) -> dict[str, float]:
         elif (match := _LATENCY.fullmatch(name)) and match[2] in _KINDS:
             statistic = _STATISTICS.get(match[1], match[1])
             found[f"{_KINDS[match[2]]}_{statistic}_s"] = value * 1e-3
-    found = {name: value for name, value in found.items() if math.isfinite(value)}
-    if not found:
-        raise UserError(
-            f"{source} holds no result of a serving benchmark; the JSON or the printed table of "
-            "`vllm bench serve`, SGLang's bench_serving, aiperf or genai-perf is read"
-        )
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def _objects(text: str, source: str) -> list[dict[str, Any]]:
+    """Return the runs of a log, under the names of `vllm bench serve`."""
+    found: list[dict[str, Any]] = reader("serving_logs", "runs_of")(text, source)
     return found
-
-
-def _objects(text: str) -> list[dict[str, Any]]:
-    """Return the JSON objects of a file: one, a list of them, or one per line."""
-    try:
-        whole = json.loads(text, parse_int=float)  # of 400 digits, say
-    except (ValueError, RecursionError):
-        whole = []
-        for line in text.splitlines():
-            if line.startswith("{"):
-                try:
-                    whole.append(json.loads(line, parse_int=float))
-                except (ValueError, RecursionError):
-                    return []
-    return [x for x in (whole if isinstance(whole, list) else [whole]) if isinstance(x, dict)]
 
 
 def _entries(run: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -193,7 +200,7 @@ class ServingLoadTests:
         self, point: Mapping[str, Any], text: str, source: str
     ) -> tuple[Mapping[str, Any], Sequence[str]]:
         """Return the fields that give a design the load of a log, and notes on differences."""
-        fields, notes = at_logged_load(logged_load(_objects(text), text), point, source)
+        fields, notes = at_logged_load(logged_load(_objects(text, source), text), point, source)
         return fields, [*notes, *_doubts(point, read_log(text, source))]
 
     def lesson(self, errors: Mapping[str, float]) -> str:
@@ -203,9 +210,8 @@ class ServingLoadTests:
             return ""
         return (
             f"Measured TPOT is {1 / (1 + error):.2f} times the prediction. Check model, GPU and "
-            "precision. Three to ten measured rows correct it:\n"
-            "  sweeper ask --model M --gpu G --measured FILE\n"
-            "  sweeper calibrate NAME --measured FILE"
+            "precision. Three to ten load tests correct it, and later answers:\n"
+            "  sweeper calibrate --log FILE [FILE ...] --gpu G"
         )
 
     def report(self, point: Mapping[str, Any]) -> str:

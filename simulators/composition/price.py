@@ -246,6 +246,16 @@ def pipeline_iterations(replica: Replica, step: Step) -> tuple[Iteration, ...]:
     return tuple(priced[part] for part in parts)
 
 
+def pass_s(replica: Replica, step: Step) -> Floats:
+    """Return the seconds of passes through all stages, one stage after another.
+
+    Raises:
+        Infeasible: the parallelism does not fit the model.
+    """
+    stages = pipeline_iterations(replica, step)
+    return np.asarray(sum(stage.latency_s for stage in stages), np.float64)
+
+
 def time_shares(passes: Sequence[tuple[float, Sequence[Iteration]]]) -> Shares:
     """Return the shares of the time of weighted passes through all stages, by evidence level."""
     return shares(add_up((n, one.seconds_by_level) for n, stages in passes for one in stages))

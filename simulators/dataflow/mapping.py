@@ -283,7 +283,7 @@ def layer_from(entry: Mapping[str, Any], where: str) -> Counted:
         raise UserError(f"{where}: layer '{name}': {kinds[0]}: {said}") from error
 
 
-TIMELOOP = "timeloop"
+TIMELOOP, ZIGZAG = "timeloop", "zigzag"
 
 
 def is_file(name: str) -> bool:
@@ -333,7 +333,7 @@ def layers_named(name: str, layer: str) -> tuple[Counted, ...]:
 
 
 def accelerator_named(name: str) -> Accelerator:
-    """Return the accelerator with a name, from a TOML file, or from a Timeloop architecture.
+    """Return the accelerator with a name, or of a TOML file, or of Timeloop or ZigZag.
 
     Raises:
         UserError: the accelerator is missing or invalid.
@@ -341,10 +341,16 @@ def accelerator_named(name: str) -> Accelerator:
     if not is_file(name):
         return load_accelerator(name)
     table = table_of(read_yaml(Path(name)), name)
-    if "architecture" not in table:
-        raise UserError(f"{name}: no 'architecture' in it")
-    read = reader(TIMELOOP, "accelerator_of_architecture")
-    accelerator: Accelerator = read(table["architecture"], Path(name))
+    accelerator: Accelerator
+    if "operational_array" in table:
+        accelerator = reader(ZIGZAG, "accelerator_of_cores")(table, Path(name))
+    elif "architecture" in table:
+        read = reader(TIMELOOP, "accelerator_of_architecture")
+        accelerator = read(table["architecture"], Path(name))
+    else:
+        raise UserError(
+            f"{name}: no 'architecture' of Timeloop and no 'operational_array' of ZigZag in it"
+        )
     return accelerator
 
 

@@ -34,6 +34,7 @@ from sweeper.questions import (
     Deploys,
     ReadsLogs,
     Reports,
+    WritesForwardTimes,
     known_beside,
 )
 from sweeper.report.answers import Answers, latest, point_of
@@ -155,6 +156,8 @@ def export(words: list[str]) -> int:
     try:
         if chosen.benchmark is not None:
             return _benchmark(design, writer, chosen)
+        if chosen.target == FORWARD_TIMES:
+            return _forward_times(design, writer, chosen.file)
         text = writer.deployment(design.point, chosen.target, design.name)
     except Infeasible as verdict:
         raise UserError(f"this design is infeasible: {verdict}") from verdict
@@ -163,6 +166,21 @@ def export(words: list[str]) -> int:
         print(f"written to {chosen.file}")
     else:
         print(text, end="")
+    return 0
+
+
+FORWARD_TIMES = "fpm"
+"""Target that is a table of forward passes."""
+
+
+def _forward_times(design: StoredDesign, writer: object, file: Path | None) -> int:
+    """Write the forward passes of a design."""
+    if not isinstance(writer, WritesForwardTimes):
+        raise UserError(f"no table of forward passes of '{design.last.simulator.name}' is written")
+    if not file:
+        raise UserError("--target fpm needs --file fpm_forward_perf.parquet")
+    rows = writer.forward_times(design.point, file)
+    print(f"{rows:,} forward passes written to {file}")
     return 0
 
 

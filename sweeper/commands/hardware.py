@@ -9,6 +9,7 @@ import json
 import math
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from simulators.core.errors import UserError
@@ -123,6 +124,14 @@ def measure(words: list[str]) -> int:
 def calibrate(words: list[str]) -> int:
     """Fit a GPU, an edge device or a deployment to measured rows, and print the errors."""
     chosen = parse("calibrate", words)
+    if chosen.log:
+        chosen.measured = _rows_of_logs(chosen)
+        chosen.name = chosen.name or chosen.measured.stem
+    if not chosen.name or not chosen.measured:
+        raise UserError(
+            "calibrate takes a name and --measured FILE, or --log FILE with the load tests of one "
+            "server\nAs in: python -m sweeper calibrate --log bench.json --gpu h100_sxm"
+        )
     if chosen.source:
         return _transfer(chosen)
     if chosen.own or chosen.ask or chosen.write:
@@ -143,10 +152,26 @@ def calibrate(words: list[str]) -> int:
     if file is None:
         print_words(f"No file written: these rows do not improve {chosen.name}.")
         return 0
-    print_words(f"Written: {file}")
+    print_words(f"Written: {file}{_used_by(file)}")
     if worse := [gain.name for gain in gains if not gain.is_better]:
         print_words(f"Not improved by these rows: {', '.join(worse)}")
     return 0
+
+
+def _rows_of_logs(chosen: argparse.Namespace) -> Path:
+    """Write the rows of the logs of one server as CSV, and return the file."""
+    logs = importlib.import_module("planning.calibrate.logs")
+    stated = {name: getattr(chosen, name) for name in logs.STATED}
+    file: Path = logs.write_rows_of_logs(chosen.log, stated, chosen.name or "")
+    print_words(f"Rows of {len(chosen.log)} logs: {file}")
+    return file
+
+
+def _used_by(file: Path) -> str:
+    """Return which answers use a calibration without being asked to."""
+    deployment = importlib.import_module("planning.calibrate.deployment")
+    is_kept = file.stem.startswith(deployment.PREFIX)
+    return ". Answers of `ask` use it and say so; without: --measured no" if is_kept else ""
 
 
 def _calibrated(chosen: argparse.Namespace) -> Any:
@@ -154,14 +179,16 @@ def _calibrated(chosen: argparse.Namespace) -> Any:
 
     Returns the gains and the written file.
     """
-    edge, deployment, kernels = (
+    edge, deployment, passes, kernels = (
         importlib.import_module(f"planning.calibrate.{name}")
-        for name in ("edge", "deployment", "kernels")
+        for name in ("edge", "deployment", "passes", "kernels")
     )
     if edge.is_edge_file(chosen.measured):
         return edge.calibrate_device(chosen.name, chosen.measured, chosen.space)
     if deployment.is_deployment_file(chosen.measured):
         return deployment.calibrate_deployment(chosen.name, chosen.measured)
+    if passes.is_pass_file(chosen.measured):
+        return passes.calibrate_passes(chosen.name, chosen.measured)
     return kernels.calibrate_gpu(chosen.name, chosen.measured)
 
 

@@ -25,7 +25,9 @@ from planning.calibrate.transfer import (
     transferred_s,
     write_transferred,
 )
+from planning.flags.serving import ServingFlags
 from planning.measure.shapes import calls_of
+from planning.questions.serving import question_of
 from simulators.catalog.gpu import load_gpu
 from simulators.composition.replica import load_runtime
 from simulators.core.errors import UserError
@@ -35,6 +37,7 @@ from simulators.kernels.price import call_seconds
 from simulators.serving.measured_deployments import measured_deployment, point_of
 from simulators.serving.simulator import simulate
 from sweeper.__main__ import main
+from sweeper.commands.hardware import calibrate as calibrate_command
 
 SOURCE, TARGET = load_gpu("a100_pcie_40gb"), load_gpu("h100_sxm")
 SIDES = [256, 512, 1024, 2048, 4096, 8192]
@@ -304,3 +307,30 @@ def test_file_without_a_table_is_refused(workplace: Path) -> None:
     Path("void.csv").write_text("")
     with pytest.raises(UserError, match="void"):
         calibrate_deployment("mine", Path("void.csv"))
+
+
+def test_later_answers_use_a_calibration_to_logs(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWEEPER_HOME", str(workplace / "home"))
+    run = {"backend": "vllm", "model_id": "llama3_1_8b", "completed": 40}
+    run |= {"total_input_tokens": 36_000, "total_output_tokens": 7_200, "mean_ttft_ms": 400.0}
+    tests = [{"max_concurrency": n, "mean_tpot_ms": 75.0 + n} for n in (4, 8, 16)]
+    Path("bench.json").write_text("\n".join(json.dumps({**run, **test}) for test in tests))
+    assert main(["calibrate", "--log", "bench.json", "--gpu", "l4"]) == 0
+    name = "measured_vllm_llama3_1_8b_l4_bf16"
+    assert (workplace / "home" / "runtimes" / f"{name}.toml").is_file()
+    asked = ServingFlags(model="llama3_1_8b", gpu="l4,h100", concurrency=8, isl=1000, osl=200)
+    question = question_of(asked)
+    assert any("Corrected by 3 measured rows" in note and name in note for note in question.notes)
+    runtimes = [(g["gpu"], g["scheduler"], g["runtime"]) for g in question.space["union"]]
+    assert {r for gpu, engine, r in runtimes if (gpu, engine) == (["l4"], ["vllm_v1"])} == {name}
+    assert {r for gpu, engine, r in runtimes if (gpu, engine) != (["l4"], ["vllm_v1"])} == {"auto"}
+    without = question_of(replace(asked, measured="no"))
+    assert not without.notes
+    assert not any("runtime" in grid for grid in without.space["union"])
+
+
+def test_calibrate_needs_rows_or_logs(workplace: Path) -> None:
+    with pytest.raises(UserError, match="--log FILE with the load tests of one server"):
+        calibrate_command(["mine"])
