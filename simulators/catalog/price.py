@@ -163,6 +163,18 @@ def usd_per_gpu_hours(
     return np.array([known.usd_per_gpu_hour(s) if known.quote(s) else np.nan for s in sheets])
 
 
+def with_rates(prices: str, rates: Mapping[str, float]) -> str:
+    """Return the name of a price list in which GPUs have other prices.
+
+    >>> with_rates("public_cloud:l4=0.5", {"h100_sxm": 2.5, "l4": 0.25})
+    'public_cloud:l4=0.25+h100_sxm=2.5'
+    """
+    name, _, options = prices.partition(":")
+    known = dict(word.split("=", 1) for word in filter(None, options.split("+")))
+    known |= {gpu: repr(usd) for gpu, usd in rates.items()}
+    return f"{name}:{'+'.join(f'{gpu}={usd}' for gpu, usd in known.items())}"
+
+
 def usd_per_mtok(usd_per_gpu_hour: Amount, gpus: Amount, tokens_per_s: Amount) -> Amount:
     """Return USD per million tokens of `gpus` GPUs that generate `tokens_per_s` in total."""
     return usd_per_gpu_hour * gpus / 3600.0 / tokens_per_s * 1e6

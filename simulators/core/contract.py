@@ -177,6 +177,19 @@ class Reprices(Protocol):
 
 
 @runtime_checkable
+class RentsDevices(Reprices, Protocol):
+    """A simulator whose costs follow from one hourly price per device."""
+
+    rented: str  # field of the point that names the device, one of `cost_needs`
+
+    def rates(self, devices: Sequence[str], prices: Mapping[str, Any]) -> NDArray[np.float64]:
+        """Return dollars per hour of devices at values of the price fields; NaN without a price."""
+
+    def priced_at(self, prices: Mapping[str, Any], rates: Mapping[str, float]) -> dict[str, Any]:
+        """Return values of the price fields at which devices have these rates."""
+
+
+@runtime_checkable
 class Notes(Protocol):
     """A simulator with footnotes to tables of results, such as dates and assumptions."""
 

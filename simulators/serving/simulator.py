@@ -17,7 +17,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulators.catalog.engine import engine_runtimes, reference_engine
-from simulators.catalog.price import priced_by, usd_per_gpu_hours, usd_per_mtok
+from simulators.catalog.price import (
+    priced_by,
+    usd_per_gpu_hours,
+    usd_per_mtok,
+    with_rates,
+)
 from simulators.composition.explain import explained
 from simulators.composition.price import PROBE
 from simulators.composition.replica import NOTHING
@@ -65,6 +70,7 @@ class Serving:
     shares: tuple[str, ...] = ("max_batch",)
     cheaper: tuple[tuple[str, str], ...] = (("fidelity", ANALYTIC),)
     ranged: tuple[str, ...] = RANGED
+    rented: str = "gpu"
     priced: tuple[str, ...] = ("prices", "usd_per_gpu_hour")
     cost_needs: tuple[str, ...] = (
         "gpu",
@@ -184,6 +190,14 @@ class Serving:
         per_mtok = (usd_per_mtok(usd, size, rate) for rate in rates)
         names = ("cost_usd_per_mtok", "cost_usd_per_mtok_hi", "cost_usd_per_mtok_lo")
         return {**dict(zip(names, per_mtok, strict=True)), "cost_usd_per_hour": usd * size}
+
+    def rates(self, devices: Sequence[str], prices: Mapping[str, Any]) -> NDArray[np.float64]:
+        """Return dollars per GPU-hour; NaN without a price."""
+        return usd_per_gpu_hours(devices, str(prices["prices"]), prices["usd_per_gpu_hour"])
+
+    def priced_at(self, prices: Mapping[str, Any], rates: Mapping[str, float]) -> dict[str, Any]:
+        """Return the price list with other prices of GPU-hours."""
+        return {"prices": with_rates(str(prices["prices"]), rates), "usd_per_gpu_hour": None}
 
     def standing(self, row: Mapping[str, Any]) -> Mapping[str, float]:
         """Return the GPUs of one replica, and their cost per hour if known."""

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from simulators.catalog.model import load_model
-from simulators.catalog.price import priced_by, usd_per_gpu_hours
+from simulators.catalog.price import priced_by, usd_per_gpu_hours, with_rates
 from simulators.collectives.price import READS
 from simulators.composition.adjustments import CLOCKS_CALIBRATION
 from simulators.composition.simulator import SIMULATOR as COMPOSITION
@@ -154,6 +154,7 @@ class Training:
     point: type = TrainingPoint
     metrics: type = TrainingMetrics
     facts: type = TrainingFacts
+    rented: str = "gpu"
     priced: tuple[str, ...] = ("prices",)
     cost_needs: tuple[str, ...] = ("gpu", "tp", "pp", "dp", "cp", "run_s", "run_energy_j")
     cost_metrics: tuple[str, ...] = ("run_cost_usd", "run_carbon_g")
@@ -239,6 +240,14 @@ class Training:
         gpus = one["tp"] * one["pp"] * one["dp"] * one["cp"]
         usd = usd_per_gpu_hours(names, known)[codes]
         return costs_of(one["run_s"], one["run_energy_j"], gpus, usd, known)
+
+    def rates(self, devices: Sequence[str], prices: Mapping[str, Any]) -> Floats:
+        """Return dollars per GPU-hour; NaN without a price."""
+        return usd_per_gpu_hours(devices, str(prices["prices"]))
+
+    def priced_at(self, prices: Mapping[str, Any], rates: Mapping[str, float]) -> dict[str, Any]:
+        """Return the price list with other prices of GPU-hours."""
+        return {"prices": with_rates(str(prices["prices"]), rates)}
 
     def notes(self, axes: Mapping[str, Sequence[Any]]) -> Sequence[str]:
         """Return notes on the source of the prices and on GPUs without measurements."""

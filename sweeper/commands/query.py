@@ -369,6 +369,16 @@ def report(words: list[str]) -> int:
         _draw(last, chosen, file)
         print(file)
         return 0
+    if chosen.explore:
+        from sweeper.commands.explorer import explorer_file
+
+        text = explorer_file(
+            last, latest(chosen.against, chosen.outputs) if chosen.against else None, chosen.rows
+        )
+        file = chosen.file or last.folder / "explorer.html"
+        write_text(file, text)
+        print(f"{file}  ({len(text.encode()) / 1e6:.2f} MB; open it in a browser)")
+        return 0
     from sweeper.report.browser.page import MOST, page  # loads jinja2
 
     content = content_of(last, band=chosen.band)

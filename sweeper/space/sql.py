@@ -191,6 +191,37 @@ def at_most(text: str) -> dict[str, float]:
     return limits
 
 
+def ranges(text: str) -> dict[str, tuple[float, float]] | None:
+    """Return the range of each column in a conjunction of comparisons; None for other conditions.
+
+    The ends of a range are included. A condition on a Boolean column is a range of 0 and 1.
+
+    >>> ranges("ttft_p99_s <= 800ms AND NOT saturated AND tp >= 2")
+    {'ttft_p99_s': (-inf, 0.8), 'saturated': (0.0, 0.0), 'tp': (2.0, inf)}
+    >>> ranges("gpu = 'h100_sxm'"), ranges("tp < 1 OR tp > 4")
+    (None, None)
+    """
+    found: dict[str, tuple[float, float]] = {}
+    for part in re.split(r"\bAND\b", spelt(text), flags=re.IGNORECASE):
+        flag = re.fullmatch(r"\s*(NOT\s+)?([^\W\d][\w.]*)\s*", part, re.IGNORECASE)
+        match = re.fullmatch(r"\s*([\w.]+)\s*(<=?|>=?|=)\s*(-?[\d.]+(?:[eE][-+]?\d+)?)\s*", part)
+        if flag and flag[2].upper() not in WORDS:
+            name, low, high = flag[2], float(not flag[1]), float(not flag[1])
+        elif match:
+            name, sign, end = match[1], match[2], float(match[3])
+            low = (
+                -math.inf if "<" in sign else math.nextafter(end, math.inf) if sign == ">" else end
+            )
+            high = (
+                math.inf if ">" in sign else math.nextafter(end, -math.inf) if sign == "<" else end
+            )
+        else:
+            return None
+        before = found.get(name, (-math.inf, math.inf))
+        found[name] = max(low, before[0]), min(high, before[1])
+    return found
+
+
 def excess(where: str, rows: pl.DataFrame) -> NDArray[np.float64]:
     """Return the summed logarithm of the factors by which each row exceeds the limits.
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from benchmarks.explorer import chromium
 from sweeper.__main__ import main
 from tests.conftest import ROOT
 
@@ -77,3 +80,14 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> str:
             code = main([*words, "engine=inline", "plot=false", f"outputs={outputs}"])
         assert code == 0, f"{name}{os.linesep}{said.getvalue()}"
     return str(outputs)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A real browser without a window."""
+    pytest.importorskip("selenium")
+    found = chromium()
+    if found is None:
+        pytest.skip("needs Debian's chromium and chromium-driver")
+    yield found
+    found.quit()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-import shutil
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -158,25 +156,6 @@ def test_coverage_and_parity_are_not_counted_among_errors() -> None:
     said = Evidence(("kernels",), {"kernels": checks}).in_short()
     assert said.startswith("1 of 1 accuracy checks")
     assert said.endswith("1 of 3 interval types are well calibrated (1 too wide, 1 too narrow).")
-
-
-@pytest.fixture
-def browser() -> Iterator[Any]:
-    """A real one, without a window."""
-    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not binary or not driver:
-        pytest.skip("needs Debian's chromium and chromium-driver")
-    webdriver = pytest.importorskip("selenium.webdriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = binary
-    quiet = ("background-networking", "component-update", "sync", "quic", "gpu")
-    flags = ["--headless=new", "--no-sandbox", "--no-first-run", "--window-size=1366,768"]
-    for flag in [*flags, *(f"--disable-{name}" for name in quiet)]:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    found = webdriver.Chrome(options, webdriver.ChromeService(driver))
-    yield found
-    found.quit()
 
 
 def opened(browser: Any, file: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,28 +66,6 @@ def test_every_picture_is_drawn(
         assert file.stat().st_size > 5_000
     else:
         assert (name, capsys.readouterr().err.strip().removeprefix("sweeper: ")) in CANNOT
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not binary or not driver:
-        pytest.skip("needs Debian's chromium and chromium-driver")
-    webdriver = pytest.importorskip("selenium.webdriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = binary
-    quiet = ("background-networking", "component-update", "sync", "quic", "gpu")
-    for flag in (
-        "--headless=new",
-        "--no-sandbox",
-        "--no-first-run",
-        *map("--disable-{}".format, quiet),
-    ):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    found = webdriver.Chrome(options, webdriver.ChromeService(driver))
-    yield found
-    found.quit()
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,6 @@ from sweeper.report.progress import Watch, state
 from sweeper.store.store import alone
 from sweeper.sweep import Sweep
 from tests.faults.machines import rows, start
-from tests.sweeper.test_report import browser  # noqa: F401 - a fixture
 
 SPACE = "simulator: tests.toys.counting\naxes: {n: 0..199, log: log.txt, pause_s: PAUSE}\n"
 
@@ -91,7 +91,7 @@ def test_watch_ends_with_an_interrupted_sweep(
 
 
 @pytest.mark.slow
-def test_watch_page_updates_in_a_browser(tmp_path: Path, browser: object) -> None:  # noqa: F811
+def test_watch_page_updates_in_a_browser(tmp_path: Path, browser: Any) -> None:
     from selenium.webdriver.support.ui import WebDriverWait
 
     from tests.faults.machines import command
@@ -101,10 +101,10 @@ def test_watch_page_updates_in_a_browser(tmp_path: Path, browser: object) -> Non
     watching = command(tmp_path, "watch", "toy", "--page", "live.html", "--every", "1")
     page = tmp_path / "live.html"
     watching.until(page.exists)
-    browser.get(page.resolve().as_uri())  # type: ignore[attr-defined]
+    browser.get(page.resolve().as_uri())
 
     def done() -> int:
-        bar = browser.find_element("tag name", "progress")  # type: ignore[attr-defined]
+        bar = browser.find_element("tag name", "progress")
         return int(float(bar.get_attribute("value")))
 
     first = done()
@@ -113,5 +113,5 @@ def test_watch_page_updates_in_a_browser(tmp_path: Path, browser: object) -> Non
     assert running.wait() == 0
     assert watching.wait() == 0, watching.text()
     WebDriverWait(browser, 60, ignored_exceptions=[Exception]).until(lambda _: done() == 200)
-    assert browser.find_elements("tag name", "circle")  # type: ignore[attr-defined]
+    assert browser.find_elements("tag name", "circle")
     assert len(rows(tmp_path)) == 200

@@ -1,9 +1,8 @@
 "use strict";
-// The columns of a report, which arrive as codes (see columns.py), and numbers as a person writes them.
+// The columns of a report, which arrive as codes (see columns.py).
 
 const meta = JSON.parse(document.getElementById("meta").textContent);
 const NOTHING = 65535, STEPS = 65534;
-const byId = (id) => document.getElementById(id);
 const state = { ranges: new Map(), hover: -1, chosen: 0, colors: {} };
 const columns = new Map();
 let selected = new Uint8Array(0); // 1 for rows inside every selected range
@@ -94,43 +93,6 @@ function zoomed(column, holds) {
   const { lo, hi } = spanOf(column, holds);
   const room = (hi - lo) * 0.04 || 0.5;
   return { ...column, lo: lo - room, hi: hi + room };
-}
-
-// ---- numbers as a person writes them ------------------------------------------------------------
-
-const SCALES = {
-  s: [[86400, "d"], [3600, "h"], [1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]],
-  B: [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]],
-  J: [
-    [1e12, "TJ"], [1e9, "GJ"], [1e6, "MJ"], [1e3, "kJ"],
-    [1, "J"], [1e-3, "mJ"], [1e-6, "µJ"], [1e-9, "nJ"], [1e-12, "pJ"],
-  ],
-  flops: [[1e15, "PFLOP"], [1e12, "TFLOP"], [1e9, "GFLOP"], [1e6, "MFLOP"], [1, "FLOP"]],
-};
-SCALES.bytes = SCALES.B;
-SCALES.FLOP = SCALES.flops;
-
-function digits(value, precision = 3) {
-  const size = Math.abs(value);
-  if (size >= 1000) return (Math.round(value * 10 ** Math.max(0, precision - 4)) / 10 ** Math.max(0, precision - 4)).toLocaleString("en");
-  if (size > 0 && size < 1e-4) return value.toExponential(precision - 1);
-  return String(Number(value.toPrecision(precision)));
-}
-
-function human(value, unit, precision = 3) {
-  if (value === null || value === undefined) return "-";
-  if (typeof value === "boolean") return value ? "yes" : "no";
-  if (typeof value !== "number") return String(value);
-  if (value === 0) return "0";
-  const perSecond = unit.endsWith("/s");
-  const scale = SCALES[perSecond ? unit.slice(0, -2) : unit];
-  if (scale) {
-    const [size, name] = scale.find(([s]) => Math.abs(value) >= s) || scale[scale.length - 1];
-    return `${digits(value / size, precision)} ${name}${perSecond ? "/s" : ""}`;
-  }
-  if (unit === "$" || unit === "USD") return `$${digits(value, precision)}`;
-  if (unit === "1/s") return `${digits(value, precision)}/s`;
-  return `${digits(value, precision)} ${unit}`.trim();
 }
 
 // Values to mark on a scale. However narrow a range was selected, there are some.

@@ -35,6 +35,17 @@ _SCENARIOS = 500
 _DRAWS = 400
 
 
+def described(answers: Answers) -> dict[str, tuple[str, str, str]]:
+    """Return the columns of a sweep that vary: name to role, unit and description."""
+    simulator = answers.simulator
+    metrics = columns_of(simulator.metrics)
+    doc = {f.name: f.metadata.get("doc", "") for f in (*columns_of(simulator.point), *metrics)}
+    roles = dict.fromkeys(answers.space.varied, "axis")
+    roles |= dict.fromkeys(answers.space.derived, "derived")
+    roles |= {f.name: "metric" for f in metrics}
+    return {n: (role, answers.units.get(n, ""), doc.get(n, "")) for n, role in roles.items()}
+
+
 @dataclass(frozen=True)
 class Content:
     """A sweep with a front, its accuracy checks and its scenarios."""
@@ -48,13 +59,7 @@ class Content:
     @functools.cached_property
     def columns(self) -> dict[str, tuple[str, str, str]]:
         """Columns of the page: name to role, unit and description."""
-        found, simulator = self.answers, self.answers.simulator
-        metrics = columns_of(simulator.metrics)
-        doc = {f.name: f.metadata.get("doc", "") for f in (*columns_of(simulator.point), *metrics)}
-        roles = dict.fromkeys(found.space.varied, "axis")
-        roles |= dict.fromkeys(found.space.derived, "derived")
-        roles |= {f.name: "metric" for f in metrics}
-        return {n: (role, found.units.get(n, ""), doc.get(n, "")) for n, role in roles.items()}
+        return described(self.answers)
 
     @functools.cached_property
     def views(self) -> list[Content]:

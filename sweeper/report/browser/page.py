@@ -36,7 +36,7 @@ from sweeper.store.keys import SHOWN
 from sweeper.text import in_words
 
 _HERE = Path(__file__).resolve().parent
-_SCRIPTS = ("columns.js", "drawing.js", "pictures.js", "page.js")
+_SCRIPTS = ("numbers.js", "columns.js", "drawing.js", "pictures.js", "page.js")
 MOST = 100_000
 """Most rows of a page; a larger sweep is sampled evenly, but the front is complete."""
 _PACKED = 2_400_000
@@ -66,9 +66,9 @@ def page(content: Content, *, rows: int = MOST) -> str:
     sizes = [(len(one), total) for one, total in found]
     script = "\n".join((_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS)
     known = content.evidence
-    environment = _environment()
-    environment.filters["column"] = content.word
-    return environment.get_template("page.html").render(
+    templates = environment()
+    templates.filters["column"] = content.word
+    return templates.get_template("page.html").render(
         here=content,
         views=views,
         whole=content.whole,
@@ -79,7 +79,7 @@ def page(content: Content, *, rows: int = MOST) -> str:
         headlines=[one.cells(known.by_group) for one in headlines() if one.group in known.groups],
         css=(_HERE / "page.css").read_text(encoding="utf-8"),
         js=script,
-        policy=_policy(script),
+        policy=policy(script),
         meta=safe_json(_meta(content, columns, [size for size, _ in sizes])),
         data=data,
     )
@@ -93,7 +93,7 @@ def live(watch: Watch, every_s: float, over: str) -> str:
     """
     front = watch.progress.front()
     return (
-        _environment()
+        environment()
         .get_template("live.html")
         .render(
             answers=watch.answers,
@@ -109,7 +109,8 @@ def live(watch: Watch, every_s: float, over: str) -> str:
     )
 
 
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
+    """Return the environment of the templates in this folder."""
     loader = jinja2.FileSystemLoader(_HERE)
     found = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     found.filters["listed"] = listed
@@ -138,12 +139,13 @@ def _dots(front: Matrix) -> list[list[float]]:
     return np.column_stack(places).tolist()  # type: ignore[no-any-return]
 
 
-def _policy(script: str) -> str:
-    """Return a content security policy: one script, no network requests."""
+def policy(script: str, connect: str = "") -> str:
+    """Return a content security policy: one script, and requests to `connect` alone."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     drawing = "img-src data: blob:; style-src 'unsafe-inline'"
     nowhere = "base-uri 'none'; form-action 'none'"
-    return f"default-src 'none'; {nowhere}; {drawing}; script-src 'sha256-{digest}'"
+    requests = f"; connect-src {connect}" if connect else ""
+    return f"default-src 'none'; {nowhere}; {drawing}; script-src 'sha256-{digest}'{requests}"
 
 
 def safe_json(value: Any) -> str:
