@@ -246,8 +246,9 @@ def test_page_is_used_by_keyboard(browser: Any, swept: Path) -> None:
 
 @pytest.mark.slow
 def test_prices_and_a_second_sweep_change_the_front(browser: Any, workplace: Path) -> None:
-    sweep(workplace, "priced", SERVING)
-    sweep(workplace, "other", SERVING.replace("[8, 32]", "[64]"))
+    events = SERVING.replace("fidelity: analytic", "requests: 20")
+    sweep(workplace, "priced", events)
+    sweep(workplace, "other", events.replace("[8, 32]", "[64]"))
     words = ["report", "priced", "--explore", "--against", "other", "--file", "page.html"]
     assert main(words) == 0
     opened(browser, (workplace / "page.html").as_uri())
@@ -267,7 +268,8 @@ def test_prices_and_a_second_sweep_change_the_front(browser: Any, workplace: Pat
     assert browser.execute_script("return state.second.meta.name") == "other"
     browser.find_element("id", "list-prices").click()
     browser.find_element("css selector", "#front-table tbody button").click()
-    assert "decode" in browser.find_element("id", "breakdown").text
+    note = browser.find_element("id", "design-note").text
+    assert "decode" in browser.find_element("id", "breakdown").text, note
     for width, theme in ((1280, "light"), (400, "dark")):
         size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)

@@ -287,6 +287,7 @@ function titled(column) {
 function paint(u, x, y, spans) {
   const { ctx, bbox } = u, ratio = devicePixelRatio || 1, shade = columnOf(byId("plot-colour").value);
   places = [];
+  ctx.save(); // uPlot expects its own state of the context
   sweeps().forEach((sweep, i) => {
     const [cx, cy, cc] = [x, y, shade].map((c) => c && columnOf(c.name, sweep));
     if (!cx?.values || !cy?.values) return;
@@ -313,6 +314,7 @@ function paint(u, x, y, spans) {
     ctx.strokeStyle = colour("knee");
     ctx.stroke();
   }
+  ctx.restore();
   legend(shade);
 }
 

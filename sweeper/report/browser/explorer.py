@@ -132,7 +132,7 @@ class ExploredSweep:
         simulator, space = self.answers.simulator, self.answers.space
         if not isinstance(simulator, RentsDevices):
             return {}
-        devices = list(dict.fromkeys(space.axes[simulator.rented]))
+        devices = [str(name) for name in dict.fromkeys(space.axes[simulator.rented])]
         prices = {n: space.axes[n][0] for n in simulator.priced}
         usd = simulator.rates(devices, prices)
         return {d: None if math.isnan(u) else u for d, u in zip(devices, usd.tolist(), strict=True)}
@@ -220,10 +220,10 @@ class ExploredSweep:
         if total <= rows:
             return self
         schema = answers.results.collect_schema()
-        front = answers.front.select(schema.names()).cast(dict(schema))
+        front = answers.front.select(schema.names())
         every = -(-total // max(1, rows - len(front)))
         sample = answers.results.filter(FEASIBLE).gather_every(every).collect()
-        table = pl.concat([front, sample]).unique(
+        table = pl.concat([front, sample], how="vertical_relaxed").unique(
             [n for n in answers.space.axes if n in schema], maintain_order=True, keep="first"
         )
         return ExploredSweep(dataclasses.replace(answers, scanned=table.lazy()), total)
