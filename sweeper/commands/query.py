@@ -1,4 +1,4 @@
-"""The commands `pareto`, `query` and `report`: fronts, analyses, pages and pictures of results.
+"""The commands `pareto` and `query`: fronts and analyses of results.
 
 Scenarios are analysed separately; the first columns of a table name the scenario.
 """
@@ -9,7 +9,7 @@ import argparse
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,6 @@ from simulators.core.contract import Direction
 from simulators.core.errors import UserError, unknown
 from sweeper.commands import COMMANDS
 from sweeper.commands.flags import parse, parser_of
-from sweeper.extras import load_extra
 from sweeper.query.analysis import (
     best_per,
     cheapest,
@@ -33,12 +32,8 @@ from sweeper.query.pareto import knee, minimised, objective_matrix, pareto_front
 from sweeper.query.uncertainty import probable_front
 from sweeper.questions import CarriesLoad
 from sweeper.report.answers import KNEE, Answers, latest, stacked
-from sweeper.report.browser.content import Content
-from sweeper.report.evidence import evidence
 from sweeper.report.summary import at_example, print_front, print_knees
-from sweeper.report.tables import as_json, print_table, print_words, write_table, write_text
-from sweeper.space.shipped_files import spaces
-from sweeper.space.space_file import about
+from sweeper.report.tables import as_json, print_table, print_words, write_table
 from sweeper.space.sql import joined
 from sweeper.store.keys import SHOWN
 from sweeper.text import counted
@@ -351,79 +346,3 @@ def _print(table: pl.DataFrame, last: Answers, rows: int, title: str) -> None:
     print_table(title, table.columns, lines, differing=True)
     if len(table) > rows:
         print(f"{rows} of {len(table):,} rows")
-
-
-_SUFFIXES = (".png", ".svg", ".pdf")
-PICTURES = ("front", "parallel", "heat", "curves", "sensitivity", "waterfall")
-
-
-def report(words: list[str]) -> int:
-    """Write the page, or a picture."""
-    chosen = parse("report", words, plot=PICTURES)
-    last = opened(chosen)
-    last = (last.across(chosen.across) if chosen.across else last).loaded
-    if last.front.is_empty():
-        raise UserError(f"no design of '{last.name}' qualifies, so there is nothing to report")
-    if chosen.plot:
-        file = chosen.file or last.folder / f"{chosen.plot}.png"
-        _draw(last, chosen, file)
-        print(file)
-        return 0
-    if chosen.explore:
-        from sweeper.commands.explorer import explorer_file
-
-        text = explorer_file(
-            last, latest(chosen.against, chosen.outputs) if chosen.against else None, chosen.rows
-        )
-        file = chosen.file or last.folder / "explorer.html"
-        write_text(file, text)
-        print(f"{file}  ({len(text.encode()) / 1e6:.2f} MB; open it in a browser)")
-        return 0
-    from sweeper.report.browser.page import MOST, page  # loads jinja2
-
-    content = content_of(last, band=chosen.band)
-    _prepare(content.views)
-    text = page(content, rows=chosen.rows or MOST)
-    file = chosen.file or last.folder / "report.html"
-    write_text(file, text)
-    print(f"{file}  ({len(text.encode()) / 1e6:.2f} MB; open it in a browser)")
-    return 0
-
-
-def _prepare(views: Sequence[Content]) -> None:
-    """Compute what takes time in a report, and print the progress on standard error."""
-    end = "\r" if sys.stderr.isatty() else "\n"
-    for done, view in enumerate(views, 1):
-        if end == "\r" or done == 1:
-            print(f"scenario {done} of {len(views)}", end=end, file=sys.stderr, flush=True)
-        assert view.p_front
-        assert view.evidence_of_time is not None
-
-
-def _draw(last: Answers, chosen: argparse.Namespace, file: Path) -> None:
-    if chosen.plot not in PICTURES:
-        raise unknown(f"there is no picture '{chosen.plot}'", chosen.plot, PICTURES)
-    if file.suffix not in _SUFFIXES:
-        raise UserError(f"{file}: write a file that ends in {', '.join(_SUFFIXES)}")
-    load_extra("matplotlib", "a picture", "viz")
-    from sweeper.report import plots
-
-    try:
-        plots.draw(chosen.plot, last.usual, file, plots.Columns(chosen.x, chosen.y, chosen.of))
-    except OSError as error:
-        raise UserError(f"{file}: {error.strerror}") from error
-
-
-def content_of(last: Answers, *, band: float) -> Content:
-    """Return the content of the report on a run."""
-    asked = last.folder.parents[2] / "spaces" / f"{last.name}.yaml"  # written by `ask`
-    file = spaces().get(last.name) or (asked if asked.is_file() else None)
-    text = about(file) if file else ""
-    question = text[: text.index("?") + 1] if "?" in text else text
-    return Content(
-        last.usual,
-        question or f"Which design of {last.name}?",
-        evidence(last.space.simulator),
-        band,
-        last,
-    )

@@ -15,7 +15,7 @@ import pytest
 
 from simulators.core.checks import COVERAGE, PARITY, Check
 from sweeper.__main__ import main
-from sweeper.commands.query import content_of
+from sweeper.commands.report import content_of
 from sweeper.report.answers import latest
 from sweeper.report.browser.page import encoded, packed, page
 from sweeper.report.evidence import Evidence

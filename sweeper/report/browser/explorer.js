@@ -244,6 +244,7 @@ function drawFilters() {
 
 // ---- picture --------------------------------------------------------------------------------------
 
+const MANY = 20000; // designs that are drawn as a fine, faint cloud
 let plot = null, places = []; // places: the front on the screen, { sweep, row, x, y }
 
 function drawPlot() {
@@ -292,11 +293,12 @@ function paint(u, x, y, spans) {
     const [cx, cy, cc] = [x, y, shade].map((c) => c && columnOf(c.name, sweep));
     if (!cx?.values || !cy?.values) return;
     const tint = i ? colour("second") : colour("cloud");
-    density(ctx, bbox, sweep, cx, cy, spans, i === 0 ? cc : null, tint, Math.round((sweep.passing > 20000 ? 2 : 4) * ratio));
+    density(ctx, bbox, sweep, cx, cy, spans, i === 0 ? cc : null, tint, Math.round((sweep.passing > MANY ? 2 : 4) * ratio));
     const points = state.fronts[i].map(({ row }) => ({ sweep, row, x: u.valToPos(cx.values[row], "x", true), y: u.valToPos(cy.values[row], "y", true) }));
     for (const p of points) {
       ctx.beginPath();
-      ctx.arc(p.x, p.y, (i ? 4 : 4.5) * ratio, 0, 7);
+      if (i) ctx.rect(p.x - 4 * ratio, p.y - 4 * ratio, 8 * ratio, 8 * ratio);
+      else ctx.arc(p.x, p.y, 4.5 * ratio, 0, 7);
       ctx.fillStyle = i ? colour("second") : cc?.values ? shadeOf(cc, cc.values[p.row]) : colour("front");
       ctx.fill();
       ctx.lineWidth = 1.2 * ratio;
@@ -331,6 +333,7 @@ function density(ctx, bbox, sweep, cx, cy, spans, shade, tint, cell) {
       if (last) last[py * wide + px] = r;
     }
   }
+  const faint = sweep.passing > MANY ? 90 : 170;
   let most = 1;
   for (const count of counts) if (count > most) most = count;
   const image = new ImageData(wide, high), words = new Uint32Array(image.data.buffer), known = new Map();
@@ -340,7 +343,7 @@ function density(ctx, bbox, sweep, cx, cy, spans, shade, tint, cell) {
   };
   for (let i = 0; i < counts.length; i++) {
     if (!counts[i]) continue;
-    const alpha = 90 + Math.round((130 * Math.log(counts[i])) / Math.log(most + 1));
+    const alpha = faint + Math.round(((220 - faint) * Math.log(counts[i])) / Math.log(most + 1));
     words[i] = ((alpha << 24) | pack(last ? shadeOf(shade, shade.values[last[i]]) : tint)) >>> 0;
   }
   const canvas = new OffscreenCanvas(wide, high);
@@ -359,14 +362,14 @@ function shadeOf(column, value) {
 }
 
 function legend(shade) {
-  const swatch = (tint, text) => [element("span", { className: "swatch", style: `background:${tint}` }), text];
+  const swatch = (tint, text) => [element("span", { className: "entry" }, element("span", { className: "swatch", style: `background:${tint}` }), text), " "];
   const parts = state.second ? [...swatch(colour("front"), state.first.meta.name), ...swatch(colour("second"), state.second.meta.name)] : [];
   if (shade?.values) {
     parts.push(`  ${shade.label}:`);
     if (isNamed(shade)) shade.levels.slice(0, 12).forEach((level, i) => parts.push(...swatch(NAMED[i % NAMED.length], human(level, shade.unit))));
     else RAMP.forEach((tint, i) => { const t = i / RAMP.length; parts.push(...swatch(tint, human(shade.log ? shade.low * (shade.high / shade.low) ** t : shade.low + t * (shade.high - shade.low), shade.unit))); });
   }
-  byId("legend").replaceChildren(`Circles are the front; other designs are a cloud. Drag to select a range, click a circle for its design.`, ...parts);
+  byId("legend").replaceChildren(`${state.second ? "Circles and squares are the two fronts" : "Circles are the front"}; small dots are other designs. Drag to select a range, click a circle for its design. `, ...parts);
 }
 
 function selected(u, x, y) {
