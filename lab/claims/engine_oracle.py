@@ -125,6 +125,17 @@ def replay(run: Run, requests: Columns, engine: str) -> ReplicaState:
 
 def _asked(run: Run, requests: Columns) -> Requests:
     count = requests["prompt_tokens"].size
+    if "played" in requests:
+        sessions: Any = requests["played"]
+        return Requests(
+            arrival_s=np.zeros(count),
+            prompt_tokens=sessions.prompt_tokens,
+            output_tokens=sessions.output_tokens,
+            draws=np.zeros((count, 2)),
+            session=sessions.play,
+            prefixes=sessions.paths if run["enable_prefix_caching"] else None,
+            graph=sessions.graph,
+        )
     if "after" not in requests:
         lengths = requests["prompt_tokens"], requests["output_tokens"]
         return Requests(requests["arrival_s"], *lengths, np.zeros((count, 2)))

@@ -30,13 +30,10 @@ import numpy as np
 import polars as pl
 
 from lab.claims.engine_oracle import differences
+from lab.parity.forked_sessions import TICK_S, drawn_forks
 from lab.tables.rows import Record
 from simulators.core.errors import UserError
 from simulators.core.jit import Ints
-
-TICK_S = 2.0**-25
-"""Arrivals are odd multiples: no batch ends at the time of an arrival."""
-
 
 ASKED = tomllib.loads(Path(__file__).with_name("workloads.toml").read_text("utf-8"))
 
@@ -75,7 +72,11 @@ def workloads(seed: int, engine: str) -> dict[str, Job]:
     found = {}
     for number, (name, one) in enumerate(ASKED["workloads"].items()):
         options = {**ASKED["options"], **one["options"], **ASKED["engines"][engine]["options"]}
-        requests = drawn(seed + number, Record(ASKED["requests"] | one["requests"]))
+        asked = Record(ASKED["requests"] | one["requests"])
+        if asked.sessions:
+            requests = drawn_forks(seed + number, asked.sessions, asked.prompt, asked.output)
+        else:
+            requests = drawn(seed + number, asked)
         if one.get("only", engine) == engine:
             found[name] = {**options, "requests": requests}
     return found
@@ -90,10 +91,19 @@ def compared(engine: str, python: str, seed: int) -> Iterator[tuple[str, str]]:
     package = engine.split("==")[0]
     if package not in ASKED["engines"]:
         raise UserError(f"{engine}: write {'==VERSION or '.join(ASKED['engines'])}==VERSION")
-    jobs, known = workloads(seed, package), ASKED["engines"][package]
+    yield from compared_jobs(engine, python, workloads(seed, package))
+
+
+def compared_jobs(engine: str, python: str, jobs: dict[str, Job]) -> Iterator[tuple[str, str]]:
+    """Yield each job's name and its first difference, empty if there is none.
+
+    Raises:
+        UserError: the release cannot be downloaded, or its driver fails.
+    """
+    known = ASKED["engines"][engine.split("==")[0]]
     with tempfile.TemporaryDirectory() as folder:
         sent, records = Path(folder, "jobs.json"), Path(folder, "records.json")
-        sent.write_text(json.dumps(list(jobs.values()), default=np.ndarray.tolist))
+        sent.write_text(json.dumps(list(jobs.values()), default=_plain))
         shutil.copytree(Path(__file__).parent, Path(folder, "lab", "parity"))
         ended = subprocess.run(  # noqa: S603
             [python, "-m", f"lab.parity.{known['driver']}", str(sent), str(records)],
@@ -112,6 +122,11 @@ def compared(engine: str, python: str, seed: int) -> Iterator[tuple[str, str]]:
         requests = {**job["requests"], **served}
         run = {**job, **record["options"], "iterations": len(iterations["end_s"])}
         yield name, next(differences(run, requests, iterations, known["limits"]), "")
+
+
+def _plain(value: object) -> object:
+    """Return an array as a list; a driver needs nothing else."""
+    return value.tolist() if isinstance(value, np.ndarray) else None
 
 
 def drawn(seed: int, asked: Record) -> dict[str, Any]:

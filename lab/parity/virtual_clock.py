@@ -20,7 +20,13 @@ GROUP = 1 << 40
 
 
 def token_ids(requests: dict[str, list[int]]) -> list[list[int]]:
-    """Return the prompts: a session's history or a group's prefix, then ids of the request."""
+    """Return the prompts: a session's history or a group's prefix, then ids of the request.
+
+    With `nodes`, the parts of a path that ends at `ends`; the last part is the request's own.
+    """
+    if "nodes" in requests:
+        paths = zip(requests["nodes"], requests["ends"], requests["prompt_tokens"], strict=True)
+        return [path_ids(*path) for path in paths]  # type: ignore[arg-type]
     prompts: list[list[int]] = []
     for req, length in enumerate(requests["prompt_tokens"]):
         last, shared = requests["after"][req], list[int]()
@@ -32,6 +38,15 @@ def token_ids(requests: dict[str, list[int]]) -> list[list[int]]:
             shared = [first + k for k in range(requests["prefix_tokens"][req])]
         prompts.append(shared + [output_id(req, -1 - k) for k in range(length - len(shared))])
     return prompts
+
+
+def path_ids(nodes: list[int], ends: list[int], length: int) -> list[int]:
+    """Return the tokens of a prompt along a path: equal nodes have equal tokens."""
+    tokens: list[int] = []
+    for node, end in zip(nodes, ends, strict=True):
+        first = GROUP + (node << 20)
+        tokens += range(first + len(tokens), first + min(end, length))
+    return tokens
 
 
 def output_id(req: int, place: int) -> int:
@@ -50,6 +65,11 @@ class VirtualClock:
         self.arriving = [(at_s, i) for i, at_s in given_s if after[i] == -1]
         heapq.heapify(self.arriving)
         self.followers = {one: i for i, one in enumerate(after) if one >= 0}
+        self.edges: dict[tuple[int, bool], list[tuple[int, float]]] = {}
+        self.pending, self.ready_s = [0] * count, [0.0] * count
+        for before, req, on_dispatch, delay_s in self.requests.get("edges", ()):
+            self.edges.setdefault((before, on_dispatch), []).append((req, delay_s))
+            self.pending[req] += 1
         self.unreleased = deque(i for i, one in enumerate(after) if one == -2)
         self.now = self.free_s = 0.0
         names = ("scheduled_s", "first_token_s", "last_token_s")
@@ -60,7 +80,17 @@ class VirtualClock:
     def arrived(self) -> Iterator[tuple[float, int]]:
         """Yield the requests that have arrived, and their times."""
         while self.arriving and self.arriving[0][0] <= self.now:
-            yield heapq.heappop(self.arriving)
+            at_s, req = heapq.heappop(self.arriving)
+            self.release(req, at_s, on_dispatch=True)
+            yield at_s, req
+
+    def release(self, before: int, at_s: float, *, on_dispatch: bool) -> None:
+        """Resolve the edges of a request at its dispatch or answer; send released requests."""
+        for req, delay_s in self.edges.get((before, on_dispatch), ()):
+            self.ready_s[req] = max(self.ready_s[req], at_s + delay_s)
+            self.pending[req] -= 1
+            if not self.pending[req]:
+                heapq.heappush(self.arriving, (self.ready_s[req], req))
 
     def skip_to_arrival(self) -> None:
         """Advance the time to the next arrival."""
@@ -87,6 +117,7 @@ class VirtualClock:
         if not is_last:
             return
         self.times["last_token_s"][req] = self.now
+        self.release(req, self.now, on_dispatch=False)
         follower = self.followers.get(req)
         if follower is None and self.unreleased:
             follower = self.unreleased.popleft()
