@@ -310,7 +310,9 @@ def _exposed(
             if direction == INPUTS:
                 seconds = seconds + sent_again(name, what, plans) * sent.forward[what][which]
             if what == CONTEXT and job.cp > 1 and job.context_exchange in RINGS:
-                computing_s = work.pieces[name].seconds.get((direction, ATTENTION), np.zeros(1))
+                computing_s = work.pieces[name].seconds.get(
+                    (direction, ATTENTION), np.zeros_like(column)
+                )
                 seconds = np.maximum(0.0, seconds - computing_s[which])
             if what == EXPERTS:
                 left = np.maximum(0.0, seconds - others[direction])
