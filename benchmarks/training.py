@@ -23,9 +23,9 @@ from simulators.core.jit import Floats
 from simulators.training.point import TrainingPoint
 from simulators.training.simulator import SIMULATOR
 
-BAR = 50_000.0
-RUNS = 3
-SEARCH_LIMIT_S = 60.0
+BAR = 60_000.0
+RUNS = 5
+SEARCH_LIMIT_S = 5.0
 BASE = TrainingPoint(model="gpt3_175b", gpu="h100_sxm", sequence=2048, batch=1536)
 SCHEDULES = (("1f1b", 1), ("zero_bubble", 1), ("interleaved", 2), ("interleaved", 4))
 

@@ -24,8 +24,8 @@ from simulators.core.folder import read_toml
 from simulators.training.job import hides_expert_exchange, modules_of, recompute_of
 from simulators.training.metrics import job_of, plans_of
 from simulators.training.point import TrainingPoint
-from simulators.training.schedule import layers_of_chunk
 from simulators.training.simulator import SIMULATOR
+from simulators.training.stages import even_sizes
 
 MEGATRON, TORCHTITAN = TARGETS = ("megatron", "torchtitan")
 PROGRAMS = {MEGATRON: ["pretrain_gpt.py"], TORCHTITAN: ["-m", "torchtitan.train"]}
@@ -144,8 +144,8 @@ def _layout(layers: int, number: int, mtp: int = 0) -> str:
     >>> _layout(14, 4)
     'Et*3|t*4|t*4|t*3L'
     """
-    chunks = [layers_of_chunk(chunk, number, layers, layers) for chunk in range(number)]
-    return "E" + "|".join(f"t*{n}" if n else "" for n in chunks) + "m" * mtp + "L"
+    chunks = (f"t*{n}" if n else "" for n in even_sizes(layers, number))
+    return "E" + "|".join(chunks) + "m" * mtp + "L"
 
 
 def _hides_experts(design: TrainingPoint) -> bool:

@@ -31,8 +31,9 @@ from simulators.training.communication import cp_comm_s
 from simulators.training.job import Job
 from simulators.training.memory import RESERVED_BYTES, rank_memory
 from simulators.training.operators import ATTENTION, FORWARD, INPUTS, SCORES, pieces
+from simulators.training.pipeline import ends_s
 from simulators.training.point import TrainingPoint
-from simulators.training.schedule import ONE_F_ONE_B, play, sorted_tasks
+from simulators.training.schedule import ONE_F_ONE_B, sorted_tasks
 from simulators.training.simulator import SIMULATOR
 from simulators.training.step import steps, work_of
 
@@ -115,10 +116,9 @@ def _step_s(plan: Record, sync_s: float) -> float:
     """Return the seconds of a step under 1F1B, without the time of activation transfers."""
     pp = len(plan.stages)
     passes = [(forward, backward, 0.0, backward) for forward, backward, _ in plan.stages]
-    ends = np.zeros(1)
     tasks = sorted_tasks(ONE_F_ONE_B, pp, 1, plan.micro_batches)
-    play(pp, tasks, np.array([passes]), np.zeros(1), ends)
-    return float(ends[0] + max(update for _, _, update in plan.stages) + sync_s)
+    [end_s] = ends_s(pp, tasks, np.array([passes]), np.zeros(1))
+    return float(end_s + max(update for _, _, update in plan.stages) + sync_s)
 
 
 def measured_steps(reference: Path) -> Iterator[Cells]:

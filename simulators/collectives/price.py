@@ -185,7 +185,7 @@ def _inside_node(
     name: str,
 ) -> CollectiveTime:
     """Return the time of a collective inside a node: from curves of GPU `name`, else a model."""
-    known = libraries_of(name, kind) if name else ()
+    known = libraries_of(name, kind) if name and ranks > 1 else ()
     library = next((one for one in libraries if one in known), "")
     if library or ranks == 1:
         timed = measured_time(

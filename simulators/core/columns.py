@@ -95,8 +95,14 @@ def categories(batch: pa.RecordBatch, name: str) -> tuple[NDArray[np.int64], lis
 
 def members(batch: pa.RecordBatch, names: Iterable[str]) -> NDArray[np.int64]:
     """Return group numbers: rows with equal values in all named columns have the same number."""
-    member = np.zeros(batch.num_rows, np.int64)
-    for codes, values in (categories(batch, name) for name in names):
+    return _members(batch.num_rows, [categories(batch, name) for name in names])
+
+
+def _members(
+    rows: int, encoded: Iterable[tuple[NDArray[np.int64], list[Any]]]
+) -> NDArray[np.int64]:
+    member = np.zeros(rows, np.int64)
+    for codes, values in encoded:
         if len(values) > 1:
             _, member = np.unique(member * len(values) + codes, return_inverse=True)
     return member
@@ -106,7 +112,8 @@ def alike(
     batch: pa.RecordBatch, names: Sequence[str]
 ) -> list[tuple[NDArray[np.int64], dict[str, Any]]]:
     """Return groups of rows with equal values in all named columns: row numbers and values."""
-    named, member = {name: categories(batch, name) for name in names}, members(batch, names)
+    named = {name: categories(batch, name) for name in names}
+    member = _members(batch.num_rows, named.values())
     order = np.argsort(member, kind="stable")
     return [
         (where, {name: values[int(codes[where[0]])] for name, (codes, values) in named.items()})

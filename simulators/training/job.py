@@ -27,7 +27,8 @@ from simulators.core.calibration import read_calibration
 from simulators.core.errors import Infeasible, UnknownNameError
 from simulators.core.folder import once
 from simulators.core.jit import Floats, Ints
-from simulators.training.schedule import DUALPIPE, PAIRING, rank_layers
+from simulators.training.schedule import DUALPIPE, PAIRING
+from simulators.training.stages import PipelinedModel, rank_contents
 from simulators.workload.llm.parallelism import Parallelism, check_layout, skewed_share
 from simulators.workload.llm.transformer import TARGETS, adapter_numbers
 
@@ -156,12 +157,20 @@ class Plans:
         """Copies of the model that run through each pipeline."""
         return np.where(self.schedule == DUALPIPE, 2, 1)
 
-    def stages(self, layers: int, dense: int) -> Ints:
-        """Return what three ranks of each row hold, (3, rows, 4): see `schedule.rank_layers`."""
-        shapes = np.stack([self.schedule, self.pp, self.chunks], axis=1)
-        kinds, which = np.unique(shapes, axis=0, return_inverse=True)
-        held = [rank_layers(*shape, layers, dense) for shape in kinds.tolist()]
-        return np.array(held, np.int64).reshape(-1, 3, 4)[which.reshape(-1)].transpose(1, 0, 2)
+    @property
+    def ranks(self) -> Ints:
+        """Ranks whose memory is compared, (3, rows): first, second and last."""
+        return np.stack([np.zeros_like(self.pp), np.minimum(1, self.pp - 1), self.pp - 1])
+
+    def stages(self, model: PipelinedModel) -> Ints:
+        """Return what `ranks` hold, (3, rows, 4): see `stages.chunk_contents`."""
+        shapes = (self.schedule, self.pp, self.chunks)
+        keys = (self.schedule << 40) + (self.pp << 20) + self.chunks
+        _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+        kinds = np.stack([column[first] for column in shapes], axis=1).tolist()
+        ranks = self.ranks[:, first].T.tolist()
+        held = [rank_contents(model, *kind, tuple(r)) for kind, r in zip(kinds, ranks, strict=True)]
+        return np.array(held, np.int64)[which].transpose(1, 0, 2)
 
     def where(self, chosen: NDArray[np.bool_] | Ints) -> Plans:
         """Return a selection of the rows."""
@@ -216,6 +225,12 @@ class Job:
     cross_entropy: str = CROSS_ENTROPIES[0]
     mtp_layers: int = 0  # layers that predict a further token, each with a head
     predicted_share: float = 1.0  # share of tokens with logits; small for masked language models
+
+    @property
+    def pipelined(self) -> PipelinedModel:
+        """Layers that pipelines run."""
+        model = self.model
+        return PipelinedModel(layers=model.layers, dense=model.layers - model.expert_layers)
 
     @property
     def groups(self) -> int:

@@ -98,7 +98,9 @@ def oom_probability(needed: Floats, hbm_bytes: float) -> Floats:
     [0.0, 0.5]
     """
     free = (hbm_bytes / needed - 1.0) / (SPREAD * sqrt(2.0))
-    return np.array([round(0.5 * erfc(one), 6) for one in free.tolist()], np.float64)
+    found, is_near = np.where(free > 0.0, 0.0, 1.0), np.abs(free) < 4.0  # else 0 or 1 when rounded
+    found[is_near] = [round(0.5 * erfc(one), 6) for one in free[is_near].tolist()]
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,8 +138,9 @@ def parameters(job: Job, plans: Plans) -> Parameters:
 def _stages(job: Job, plans: Plans) -> Floats:
     """Return layers, dense layers, embeddings and heads, each (3, rows): layers of MTP included."""
     model = job.model
-    held = plans.stages(model.layers, model.layers - model.expert_layers).astype(np.float64)
-    layers, dense, has_table, has_head = np.moveaxis(held, 2, 0)
+    held = plans.stages(job.pipelined).astype(np.float64)
+    dense, experts, has_table, has_head = np.moveaxis(held, 2, 0)
+    layers = dense + experts
     extra = job.mtp_layers * np.minimum(1.0, has_head)
     dense = dense + (0.0 if model.experts else extra)
     return np.stack([layers + extra, dense, np.minimum(1.0, has_table), np.minimum(1.0, has_head)])
@@ -228,8 +231,7 @@ def kept_chunks(job: Job, plans: Plans) -> Floats:
 
     A micro-batch in flight through some chunks of a rank counts by the share of the chunks.
     """
-    pp, m, chunks = plans.pp, plans.micro_batches, plans.chunks
-    rank = np.stack([np.zeros_like(pp), np.minimum(1, pp - 1), pp - 1])
+    pp, m, chunks, rank = plans.pp, plans.micro_batches, plans.chunks, plans.ranks
     warm_up = 2 * (pp - 1 - rank) + (chunks - 1) * pp + 1 + hides_expert_exchange(job, plans)
     kept = np.where(
         plans.schedule == INTERLEAVED,

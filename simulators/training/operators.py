@@ -73,7 +73,7 @@ PIECES = {
     "experts": replace(NOTHING, expert_layers=1),
     "head": replace(NOTHING, has_head=True),
 }
-"""Pieces of a model, in the order of the columns of `schedule.py`."""
+"""Pieces of a model, in the order of the columns of `pipeline.py`."""
 
 FORWARD, INPUTS, WEIGHTS, SUMS = "forward", "inputs", "weights", "sums"
 """Passes: forward, gradients of inputs, gradients of weights, sums of weight gradients over
@@ -607,18 +607,13 @@ def _stacked(kernels: Sequence[Compute], columns: int) -> Compute:
     """Return one operator with a row for each kernel; streams are stacked by bytes moved."""
     first = kernels[0]
     if isinstance(first, Elementwise):
-        moved = [
-            np.broadcast_to(k.elements * (k.reads + k.writes) / 2.0, columns)
-            for k in kernels
-            if isinstance(k, Elementwise)
-        ]
-        return replace(
-            first, name="stream", elements=np.stack(moved), reads=1.0, writes=1.0, repeat=1
-        )
-    sizes: dict[str, Any] = {
-        name: np.stack(
-            [np.broadcast_to(np.asarray(getattr(k, name), np.float64), columns) for k in kernels]
-        )
-        for name in _sizes(first)
-    }
+        moved = np.empty((len(kernels), columns))
+        for row, k in enumerate(kernels):
+            assert isinstance(k, Elementwise)
+            moved[row] = k.elements * (k.reads + k.writes) / 2.0
+        return replace(first, name="stream", elements=moved, reads=1.0, writes=1.0, repeat=1)
+    sizes: dict[str, Any] = {name: np.empty((len(kernels), columns)) for name in _sizes(first)}
+    for name, stacked in sizes.items():
+        for row, k in enumerate(kernels):
+            stacked[row] = getattr(k, name)
     return replace(first, repeat=1, **sizes)

@@ -1,4 +1,4 @@
-"""Pipeline schedules: the order in which ranks run their tasks, and when the tasks end.
+"""Pipeline schedules: the order in which ranks run their tasks.
 
     gpipe        all forwards, then all backwards (Huang et al., GPipe, 2019)
     1f1b         a forward, a backward as soon as there is one (Narayanan et al., PipeDream, 2019)
@@ -15,12 +15,8 @@ A backward pass has two parts: gradients of inputs, which the previous rank wait
 weights, which no rank waits for. The first three schedules run both parts as one task.
 
 A forward waits for the forward of the layers before it, a backward for the backward of the layers
-after it; a message between ranks takes `send_s`. Layers are split evenly over chunks; where they do
-not divide, the chunks at the ends of the model have one layer less, then the last chunks. Chunks at
-the ends may have no layer: embedding and head are then chunks of their own (Llama 3, 2024).
-Dependencies follow from schedule and sizes alone, so tasks are sorted topologically once per shape
-of a pipeline. All micro-batches are simulated: a pipeline may look steady and slow down later, when
-a slightly slower rank has used up the slack of the ranks before it.
+after it. Dependencies follow from schedule and sizes alone, so tasks are sorted topologically once
+per shape of a pipeline.
 """
 
 from __future__ import annotations
@@ -29,7 +25,7 @@ import functools
 
 import numpy as np
 
-from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, matrix
+from simulators.core.jit import Ints, array, i8, kernel, matrix
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero_bubble", "dualpipe", "dualpipe_v")
 GPIPE, ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE, DUALPIPE, DUALPIPE_V = range(len(SCHEDULES))
@@ -198,36 +194,11 @@ def stage_of(schedule: int, chunk: int, rank: int, pp: int) -> int:
     return chunk * pp + rank
 
 
-EMBEDDING, DENSE, EXPERTS, HEAD, SEND, BLOCKED = 0, 3, 6, 9, 12, 13
-"""Columns of a row of seconds: forward, input gradients and weight gradients of the embedding, a
-dense layer, an expert layer and the head; an overlapped send, and a blocking send."""
-
-COLUMNS = 14
-
 RANK, DURATION, NEEDED, HOPS, PAIRED = 0, 1, 2, 3, 4
 """Columns of a task: rank, chunk x `KINDS` + kind, position of its predecessor (-1: none), whether
 the predecessor is on another rank, and whether the task is paired with the next one."""
 
 KINDS = 4
-
-
-@kernel(i8(i8, i8, i8, i8))
-def layers_of_chunk(chunk: int, chunks: int, layers: int, upto: int) -> int:
-    """Return the number of the first `upto` layers in a chunk of the pipeline."""
-    each, extra = layers // chunks, layers % chunks
-    short = chunks - extra if extra > 0 else 0
-    first = 0
-    for before in range(chunk + 1):
-        is_short = short > 0 and (
-            before == chunks - 1
-            or (short > 1 and before == 0)
-            or (short > 2 and before > chunks - short and before < chunks - 1)
-        )
-        size = each + (1 if extra > 0 and not is_short else 0)
-        if before == chunk:
-            return max(0, min(first + size, upto) - first)
-        first += size
-    return 0
 
 
 @kernel(i8(i8, i8, i8, i8, i8, matrix(i8)))
@@ -287,57 +258,6 @@ def fill_sorted(
     return written
 
 
-@kernel(i8(i8, i8, i8, matrix(f8), array(f8, 3)))
-def fill_seconds(number: int, layers: int, dense: int, parts: Floats, seconds: Floats) -> int:
-    """Write the seconds of each task kind by row and chunk; return the number of chunks."""
-    for chunk in range(number):
-        all_layers = layers_of_chunk(chunk, number, layers, layers)
-        dense_layers = layers_of_chunk(chunk, number, layers, dense)
-        for row in range(parts.shape[0]):
-            part, passes = parts[row], seconds[row, chunk]
-            for kind in range(3):
-                passes[kind] = (
-                    dense_layers * part[3 + kind] + (all_layers - dense_layers) * part[6 + kind]
-                )
-                if chunk == 0:
-                    passes[kind] += part[kind]
-                if chunk == number - 1:
-                    passes[kind] += part[9 + kind]
-            if chunk < number - 1:
-                passes[0] += part[13]
-            if chunk > 0:
-                passes[1] += part[13]
-            passes[3] = passes[1] + passes[2]
-    return number
-
-
-@kernel(i8(i8, matrix(i8), array(f8, 3), array(f8), array(f8)))
-def play(pp: int, tasks: Ints, seconds: Floats, send_s: Floats, out: Floats) -> int:
-    """Write the end of the last task of each row; return the number of rows.
-
-    `seconds` has the time of a task by row, chunk of the pipeline and kind.
-    """
-    ends = np.zeros(tasks.shape[0])
-    rank_ends = np.zeros(pp)
-    for row in range(out.size):
-        rank_ends[:] = 0.0
-        hop_s, passes = send_s[row], seconds[row].reshape(-1)
-        start, takes, is_second = 0.0, 0.0, False
-        for task in range(tasks.shape[0]):
-            rank, needs = tasks[task, 0], tasks[task, 2]
-            if not is_second:
-                start, takes = rank_ends[rank], 0.0
-            if needs >= 0:
-                start = max(start, ends[needs] + hop_s * tasks[task, 3])
-            takes += passes[tasks[task, 1]]
-            ends[task] = rank_ends[rank] = start + takes
-            if is_second:  # results of a pair are available when both tasks have ended
-                ends[task - 1] = ends[task]
-            is_second = tasks[task, 4] > 0
-        out[row] = rank_ends.max()
-    return out.size
-
-
 @functools.lru_cache(maxsize=512)
 def sorted_tasks(schedule: int, pp: int, chunks: int, micro_batches: int) -> Ints:
     """Return all tasks of a pipeline in dependency order."""
@@ -349,49 +269,3 @@ def sorted_tasks(schedule: int, pp: int, chunks: int, micro_batches: int) -> Int
     written = fill_sorted(schedule, pp, lanes, micro_batches, orders, counts, tasks)
     assert written == count, f"{schedule}: ranks of {pp} x {chunks} wait for each other"
     return tasks
-
-
-@functools.lru_cache(maxsize=4096)
-def rank_layers(schedule: int, pp: int, chunks: int, layers: int, dense: int) -> Ints:
-    """Return what the first, second and last rank hold: layers, dense layers, embedding and head.
-
-    The first `dense` layers of the model have no experts.
-    """
-    number = pp * chunks
-    held = np.zeros((3, 4), np.int64)
-    for row, rank in enumerate((0, min(1, pp - 1), pp - 1)):
-        for chunk in range(2 if schedule == DUALPIPE else chunks):
-            stage = stage_of(schedule, chunk, rank, pp) % number
-            held[row, 0] += layers_of_chunk(stage, number, layers, layers)
-            held[row, 1] += layers_of_chunk(stage, number, layers, dense)
-            held[row, 2] += stage == 0
-            held[row, 3] += stage == number - 1
-    return held
-
-
-def pipelines_s(shapes: Ints, layers: int, dense: int, parts: Floats) -> Floats:
-    """Return the end of the last task of each row's pipeline in seconds.
-
-    `shapes` has schedule, ranks, chunks and micro-batches of each row; `parts` has the columns from
-    `EMBEDDING` on. The first `dense` layers have no experts.
-    """
-    kinds, which = np.unique(shapes, axis=0, return_inverse=True)
-    out = np.zeros(len(parts))
-    order = np.argsort(which.reshape(-1), kind="stable")
-    ends = np.cumsum(np.bincount(which.reshape(-1), minlength=len(kinds)))
-    for shape, rows in zip(kinds.tolist(), np.split(order, ends[:-1]), strict=True):
-        out[rows] = _of_shape(shape, layers, dense, parts[rows])
-    return out
-
-
-def _of_shape(shape: list[int], layers: int, dense: int, parts: Floats) -> Floats:
-    schedule, pp, chunks, m = shape
-    rows = np.ascontiguousarray(parts).view(f"V{parts.itemsize * parts.shape[1]}").reshape(-1)
-    _, first, which = np.unique(rows, return_index=True, return_inverse=True)
-    distinct = parts[first]  # rows of equal bytes are played once
-    number, tasks = pp * chunks, sorted_tasks(schedule, pp, chunks, m)
-    seconds = np.zeros((len(distinct), number, KINDS))
-    fill_seconds(number, layers, dense, distinct, seconds)
-    ends = np.zeros(len(distinct))
-    play(pp, tasks, seconds, distinct[:, SEND] * (pp > 1), ends)
-    return np.asarray(ends[which.reshape(-1)], np.float64)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from simulators.catalog.model import load_model
 from simulators.catalog.price import priced_by, usd_per_gpu_hours, with_rates
@@ -57,7 +58,16 @@ from simulators.training.operators import (
     runs,
 )
 from simulators.training.point import TrainingFacts, TrainingMetrics, TrainingPoint
-from simulators.training.step import Steps, Work, after_loading, counts_of, pace, steps, work_of
+from simulators.training.step import (
+    Steps,
+    Work,
+    after_loading,
+    counts_of,
+    pace,
+    steps,
+    steps_of_jobs,
+    work_of,
+)
 
 PHASES = {
     FORWARD: "forward",
@@ -174,6 +184,7 @@ class Training:
         all_plans, all_sequences = plans_of(batch), numbers(batch, "batch")
         targets = numbers(batch, "target_loss").astype(np.float64)
         limits = numbers(batch, "oom_limit").astype(np.float64)
+        feasible: list[tuple[NDArray[np.int64], Work, RankMemory]] = []
         for every, group in alike(batch, JOB_FIELDS):
             job = job_of(group)
             try:
@@ -184,21 +195,25 @@ class Training:
             plans, sequences = all_plans.where(every), all_sequences[every]
             reasons[every] = why_not(job, plans, sequences, targets[every])
             can = reasons[every] == ""
-            where, plans, sequences = every[can], plans.where(can), sequences[can]
+            where, plans = every[can], plans.where(can)
+            if not where.size:
+                continue
             memory = rank_memory(job, plans)
             reasons[where] = too_full(job, memory, limits[where])
             fits = reasons[where] == ""
-            where, plans, memory = where[fits], plans.where(fits), memory.where(fits)
-            if not where.size:
-                continue
-            done = steps(work_of(job, plans), constants)
-            done = after_loading(done, loading_s(job, plans, batch, where), job, plans)
-            found = step_metrics(job, plans, done, constants)
+            if fits.any():
+                work = work_of(job, plans.where(fits))
+                feasible.append((where[fits], work, memory.where(fits)))
+        done = steps_of_jobs([work for _, work, _ in feasible], constants)
+        for (where, work, memory), even in zip(feasible, done, strict=True):
+            job, plans = work.job, work.plans
+            step = after_loading(even, loading_s(job, plans, batch, where), job, plans)
+            found = step_metrics(job, plans, step, constants)
             found |= memory_metrics(job, plans, memory)
             found |= run_metrics(job, plans, found, batch, where)
             for name, column in found.items():
                 out[name][where] = column
-            shares[:, where] = done.shares
+            shares[:, where] = step.shares
         return outcome(TrainingMetrics, out, infeasible=list(reasons), shares=shares)
 
     def explain(self, point: Mapping[str, Any]) -> list[Contribution]:

@@ -1,7 +1,7 @@
 """One training step: passes of every stage, the pipeline schedule, gradients and the optimizer.
 
     stage     kernels at their paces, waits between layers, exposed messages
-    pipeline  end of the tasks of each rank (`schedule.py`)
+    pipeline  end of the tasks of each rank (`pipeline.py`)
     after     exposed gradients and weights, and the optimizer
     late      wait for the slowest data rank
 
@@ -10,7 +10,7 @@ The fitted shares of hidden messages and paces of kernels are `Constants` in `jo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -59,18 +59,9 @@ from simulators.training.operators import (
     runs,
 )
 from simulators.training.operators import EXPERTS as GROUPED
-from simulators.training.schedule import (
-    BLOCKED,
-    COLUMNS,
-    DENSE,
-    HEAD,
-    INTERLEAVED,
-    PAIRING,
-    SEND,
-    ZERO_BUBBLE,
-    pipelines_s,
-)
-from simulators.training.schedule import EXPERTS as EXPERT
+from simulators.training.pipeline import BLOCKED, COLUMNS, DENSE, HEAD, SEND, pipelines_s
+from simulators.training.pipeline import EXPERTS as EXPERT
+from simulators.training.schedule import INTERLEAVED, PAIRING, ZERO_BUBBLE
 
 GRADIENTS, GATHERED, SHARDED = "gradients", "gathered", "sharded"
 
@@ -127,7 +118,7 @@ def work_of(job: Job, plans: Plans) -> Work:
 class Passes:
     """Seconds per micro-batch on the ranks of each row."""
 
-    parts: Floats  # seconds of all parts, in the columns of `schedule.py`
+    parts: Floats  # seconds of all parts, in the columns of `pipeline.py`
     exposed: Mapping[str, Floats]  # exposed messages of all layers
     compute: Floats  # kernels of all layers, embedding and head
 
@@ -194,14 +185,34 @@ def after_passes(work: Work, parts: Floats, constants: Constants) -> tuple[Float
 
 def steps(work: Work, constants: Constants) -> Steps:
     """Return the step times of each row."""
+    [found] = steps_of_jobs([work], constants)
+    return found
+
+
+def steps_of_jobs(works: Sequence[Work], constants: Constants) -> list[Steps]:
+    """Return the step times of the rows of several jobs, whose pipelines are played together."""
+    if not works:
+        return []
+    passes = [passes_of(work, constants) for work in works]
+    models = list(dict.fromkeys(work.job.pipelined for work in works))
+    shapes = [
+        np.stack([p.schedule, p.pp, p.chunks, p.micro_batches, np.full(p.size, model)], axis=1)
+        for p, model in ((work.plans, models.index(work.job.pipelined)) for work in works)
+    ]
+    parts = np.concatenate([one.parts for one in passes])
+    ends_s = pipelines_s(np.concatenate(shapes), models, parts)
+    starts = np.cumsum([len(shape) for shape in shapes])[:-1]
+    return [
+        _steps(work, one, pipeline_s, constants)
+        for work, one, pipeline_s in zip(works, passes, np.split(ends_s, starts), strict=True)
+    ]
+
+
+def _steps(work: Work, passes: Passes, pipeline_s: Floats, constants: Constants) -> Steps:
     job, plans = work.job, work.plans
-    passes = passes_of(work, constants)
     parts, exposed, compute = passes.parts, passes.exposed, passes.compute
     dp_comm_s, optimizer_s = after_passes(work, parts, constants)
-    model, counts, which = job.model, counts_of(job), work.which
-    shapes = np.stack([plans.schedule, plans.pp, plans.chunks, plans.micro_batches], axis=1)
-    dense = model.layers - model.expert_layers
-    pipeline_s = pipelines_s(shapes, model.layers, dense, parts)
+    counts, which = counts_of(job), work.which
     worked_s = pipeline_s + dp_comm_s + optimizer_s
     if job.cuda_graphs:  # nothing is read back, but hosts need as long for the next graphs
         optimizer_s = optimizer_s + np.maximum(0.0, constants.step_s - worked_s)

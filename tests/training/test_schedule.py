@@ -5,22 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from simulators.training.pipeline import COLUMNS, DENSE, HEAD, LANES, SEND, pipelines_s, play
 from simulators.training.schedule import (
-    COLUMNS,
-    DENSE,
     DUALPIPE,
     DUALPIPE_V,
     GPIPE,
-    HEAD,
     INTERLEAVED,
     ONE_F_ONE_B,
-    SEND,
     ZERO_BUBBLE,
-    layers_of_chunk,
-    pipelines_s,
-    play,
     sorted_tasks,
 )
+from simulators.training.stages import DENSE as DENSE_LAYERS
+from simulators.training.stages import EXPERTS, PipelinedModel, chunk_contents
 
 
 def step(schedule, pp, m, chunks=1, layers=0, send=0.0, passes=(1.0, 1.0, 1.0)):
@@ -31,8 +27,8 @@ def step(schedule, pp, m, chunks=1, layers=0, send=0.0, passes=(1.0, 1.0, 1.0)):
 
 
 def played(schedule, pp, m, chunks, layers, parts):
-    shapes = np.array([[schedule, pp, chunks, m]])
-    return float(pipelines_s(shapes, layers, layers, parts)[0])
+    shapes = np.array([[schedule, pp, chunks, m, 0]])
+    return float(pipelines_s(shapes, [PipelinedModel(layers, layers)], parts)[0])
 
 
 @pytest.mark.parametrize(("pp", "m"), [(2, 2), (4, 8), (8, 37), (16, 128), (64, 512)])
@@ -139,20 +135,31 @@ def test_slightly_slow_rank_delays_a_long_step():
     assert ends[1] - ends[0] == pytest.approx(392 * 3.03, rel=1e-3)
 
 
-def test_compiled_pipeline_matches_plain_python():
-    seconds = np.linspace(0.5, 2.0, 64).reshape(2, 8, 4)
-    compiled, written = np.zeros(2), np.zeros(2)
-    arguments = (4, sorted_tasks(INTERLEAVED, 4, 2, 8), seconds, np.array([0.1, 0.0]))
+@pytest.mark.parametrize(("schedule", "chunks"), [(INTERLEAVED, 2), (DUALPIPE_V, 2)])
+def test_compiled_pipeline_matches_plain_python(schedule, chunks):
+    seconds = np.linspace(0.5, 2.0, 8 * 4 * LANES).reshape(1, 8 * 4, LANES)
+    compiled, written = np.zeros((1, LANES)), np.zeros((1, LANES))
+    send_s = np.linspace(0.0, 0.1, LANES)[None]
+    arguments = (4, sorted_tasks(schedule, 4, chunks, 8), seconds, send_s)
     play(*arguments, compiled)
     play.py_func(*arguments, written)
     assert compiled.tolist() == written.tolist()
 
 
+def test_results_do_not_depend_on_the_rows_played_beside():
+    parts = np.random.default_rng(0).random((21, COLUMNS))
+    models = [PipelinedModel(9, 2), PipelinedModel(8, 8)]
+    rows = [[(ONE_F_ONE_B, 4, 1, 8), (DUALPIPE, 4, 1, 8)][n % 2] + (n % 3 // 2,) for n in range(21)]
+    together = pipelines_s(np.array(rows), models, parts)
+    alone = [pipelines_s(np.array([r]), models, parts[n : n + 1])[0] for n, r in enumerate(rows)]
+    assert together.tolist() == alone
+
+
 @pytest.mark.parametrize(("layers", "chunks"), [(126, 64), (126, 16), (61, 8), (96, 96), (7, 4)])
 def test_layers_of_chunks_sum_to_the_model_with_fewer_at_the_ends(layers, chunks):
-    sizes = [layers_of_chunk(c, chunks, layers, layers) for c in range(chunks)]
-    assert sum(sizes) == layers
+    held = chunk_contents(PipelinedModel(layers, dense=3), chunks)
+    sizes = held[:, DENSE_LAYERS] + held[:, EXPERTS]
+    assert sizes.sum() == layers
     assert max(sizes) - min(sizes) <= 1
     assert sizes[-1] == min(sizes)
-    dense = [layers_of_chunk(c, chunks, layers, 3) for c in range(chunks)]
-    assert sum(dense) == 3
+    assert held[:, DENSE_LAYERS].sum() == 3
