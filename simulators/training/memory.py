@@ -56,6 +56,10 @@ RESERVED_BYTES = 2.0e9
 LOGIT_BYTES = {"fused": 2.0 + 4.0, "eager": 2.0 + 4.0 + 4.0 + 4.0}
 """Bytes per logit at the loss: logits in 16 bits and their probabilities in fp32; PyTorch's loss
 also keeps an fp32 copy of the logits and of their gradients."""
+PARTED_LOGIT_BYTES = {"fused": 0.0, "eager": 2.0}
+"""More bytes per logit where tensor ranks hold parts of the vocabulary: PyTorch's loss then holds
+the logarithms of the probabilities, their exponentials, a sum and gradients, 16 bytes in fp32
+(torch.distributed.tensor.parallel.loss)."""
 
 PLACES = ("first", "second", "last")
 """Ranks of a pipeline whose memory is compared."""
@@ -262,7 +266,11 @@ def rank_memory(job: Job, plans: Plans) -> RankMemory:
     expert_bytes, expert_again = layer_activation_bytes(job, plans, has_experts=True)
     layer = (dense * dense_bytes + (layers - dense) * expert_bytes) / np.maximum(1.0, layers)
     again = np.where(layers > dense, expert_again, dense_again)
-    logits = tokens * job.predicted_share * model.vocab / job.tp * LOGIT_BYTES[job.cross_entropy]
+    is_parted = job.tp > 1
+    logit = LOGIT_BYTES[job.cross_entropy] + is_parted * PARTED_LOGIT_BYTES[job.cross_entropy]
+    logits = tokens * job.predicted_share * model.vocab / job.tp * logit
+    # Sequence-parallel ranks gather the input of a product.
+    on_all_ranks = tokens * model.hidden * BYTES["bf16"] * (is_parted and job.sequence_parallel)
     on_gpu = 1.0 - plans.offloads
     gradient = np.where(plans.gradient_bytes < BYTES["fp32"], BYTES["bf16"], BYTES["fp32"])
     gathered = (PREFETCHED * WEIGHT + gradient * job.trained_share) * weights.largest
@@ -283,8 +291,8 @@ def rank_memory(job: Job, plans: Plans) -> RankMemory:
         * tokens
         * layer,
         "workspace": np.maximum(
-            has_head * logits,
-            tokens * again + np.where((plans.zero >= 3) & (ranks > 1), gathered, 0.0),
+            has_head * (logits + on_all_ranks),
+            tokens * again + on_all_ranks + np.where((plans.zero >= 3) & (ranks > 1), gathered, 0.0),
         ),
     }
     place = np.argmax(sum(parts.values(), start=np.zeros(())), axis=0)

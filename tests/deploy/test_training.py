@@ -154,7 +154,9 @@ def test_torchtitan_command_matches_the_design():
     assert options["--parallelism.data_parallel_replicate_degree"] == "4"
     assert words[-1] == "activation-checkpoint:full"
     with pytest.raises(UserError, match="zero: 0, 2 or 3"):
-        arguments(replace(GPT3, model="llama3_1_70b"), "torchtitan")
+        arguments(replace(GPT3, **design | {"zero": 1}), "torchtitan")
+    with pytest.raises(UserError, match="zero: 0 or 1"):
+        arguments(replace(GPT3, model="llama3_1_70b", zero=2), "torchtitan")
     with pytest.raises(UserError, match="no configuration of 'gpt3_175b'"):
         arguments(GPT3, "torchtitan")
 
@@ -193,7 +195,7 @@ PLANS = {
         {**SHARDED, "model": "llama3_1_8b", "gpu": "b200_sxm", "dtype": "fp8", "recompute": "full"},
         {**SHARDED, "tp": 8, "recompute": "full"},
         {**SHARDED, "cp": 2, "dp": 16, "recompute": "full"},
-        {"model": "llama3_1_405b", "dtype": "fp8", "tp": 8, "zero": 2, "recompute": "full"},
+        {"model": "llama3_1_405b", "dtype": "fp8", "tp": 8, "zero": 1, "recompute": "full"},
         {**SHARDED, "model": "qwen3_30b", "ep": 8, "recompute": "full", "gpu": "b200_sxm"},
     ],
 }
