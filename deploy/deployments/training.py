@@ -122,7 +122,7 @@ def facts_of(model: str) -> dict[str, Any]:
     (500000, None)
     """
     found = {}
-    for name in ("rotary_base", "norm_epsilon", "rotary_options", "routers"):
+    for name in FACTS.keys() - {TORCHTITAN}:
         known = [start for start in FACTS[name] if model.startswith(start)]
         found[name] = FACTS[name][max(known, key=len)] if known else None
     return found

@@ -48,6 +48,8 @@ USUAL_PLAN = {
     "host_adam_per_s": 1.0,
     "moment_bytes": BYTES["fp32"],
     "offloaded": 0.0,
+    "first": 0,
+    "last": 0,
 }
 
 

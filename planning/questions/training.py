@@ -17,7 +17,7 @@ from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
 from simulators.core.columns import batch_of
 from simulators.core.errors import UserError
 from simulators.core.folder import read_toml
-from simulators.training.memory import PLACES, rank_memory
+from simulators.training.memory import rank_memory, stage_name
 from simulators.training.metrics import job_of, plans_of
 from simulators.training.point import TrainingPoint
 from simulators.training.simulator import SIMULATOR
@@ -183,7 +183,7 @@ def _fullest_stage(row: Mapping[str, Any]) -> str:
     """Return the pipeline stage with the largest memory use, and when."""
     design = TrainingPoint(**_design(row))
     memory = rank_memory(job_of(vars(design)), plans_of(batch_of(TrainingPoint, vars(design))))
-    return f"{PLACES[int(memory.place[0])]} stage"
+    return stage_name(int(memory.rank[0]), design.pp)
 
 
 def _gains(row: Mapping[str, Any]) -> str:

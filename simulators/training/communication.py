@@ -25,7 +25,7 @@ from simulators.collectives.price import collective_time
 from simulators.core.jit import Floats
 from simulators.kernels.price import price
 from simulators.training.job import GATHER, ULYSSES, Job, Plans
-from simulators.training.memory import optimized_weights, parameters
+from simulators.training.memory import most_weights, optimized_weights, parameters
 from simulators.workload.llm.parallelism import kv_heads_per_gpu
 from simulators.workload.operators import Elementwise
 from simulators.workload.precision import BYTES
@@ -184,18 +184,19 @@ class Exchange:
 
 
 def exchange(job: Job, plans: Plans) -> Exchange:
-    """Return the communication of data ranks on the first stage, which holds the most weights."""
+    """Return the communication of data ranks on the first stage, or the fullest."""
     held = parameters(job, plans)
+    shared, experts = most_weights(job, plans, held)
     found = np.zeros((4, plans.size))
     held_by = plans.dp * plans.models * job.cp
     for copies, shards in sorted(set(zip(held_by.tolist(), plans.shards.tolist(), strict=True))):
         rows = (held_by == copies) & (plans.shards == shards)
         mine = plans.where(rows)
-        found[:, rows] += _of_copies(job, mine, held.shared[0][rows], copies, shards)
+        found[:, rows] += _of_copies(job, mine, shared[rows], copies, shards)
         if job.model.experts:
             ranks = job.tp / (job.ep * job.expert_tp)
             copies, shards = (max(1, int(number * ranks)) for number in (copies, shards))
-            found[:, rows] += _of_copies(job, mine, held.experts[0][rows], copies, shards)
+            found[:, rows] += _of_copies(job, mine, experts[rows], copies, shards)
     gradients_s, weights_s, gather_s, scatter_s = found
     updated = optimized_weights(job, plans, held) * job.trained_share
     reads, writes = ADAM_NUMBERS
@@ -210,7 +211,7 @@ def exchange(job: Job, plans: Plans) -> Exchange:
         optimizer_s=np.where(plans.offloads > 0, 0.0, on_gpu_s),
         host_s=host_s,
         to_host_s=to_host_s,
-        compressing_s=_compressing_s(job, plans, held.shared[0] + held.experts[0]),
+        compressing_s=_compressing_s(job, plans, shared + experts),
     )
 
 

@@ -12,6 +12,7 @@ and expert ranks are exposed unless the framework pipelines them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -146,6 +147,8 @@ class Plans:
     host_adam_per_s: Floats  # weights that a node's CPUs update
     moment_bytes: Floats  # of one number of Adam's moments
     offloaded: Floats  # layers of a rank whose activations are on the host
+    first: Ints  # layers of the first pipeline rank; 0: as many as the others
+    last: Ints  # layers of the last pipeline rank
 
     @property
     def size(self) -> int:
@@ -157,18 +160,22 @@ class Plans:
         """Copies of the model that run through each pipeline."""
         return np.where(self.schedule == DUALPIPE, 2, 1)
 
-    @property
-    def ranks(self) -> Ints:
-        """Ranks whose memory is compared, (3, rows): first, second and last."""
+    def ranks(self, model: PipelinedModel) -> Ints:
+        """Return the ranks whose memory is compared, (ranks, rows).
+
+        The first, second and last rank, or under a layout all ranks.
+        """
+        if model.layout:
+            return np.minimum(np.arange(self.pp.max())[:, None], self.pp - 1)
         return np.stack([np.zeros_like(self.pp), np.minimum(1, self.pp - 1), self.pp - 1])
 
     def stages(self, model: PipelinedModel) -> Ints:
-        """Return what `ranks` hold, (3, rows, 4): see `stages.chunk_contents`."""
-        shapes = (self.schedule, self.pp, self.chunks)
-        keys = (self.schedule << 40) + (self.pp << 20) + self.chunks
+        """Return what `ranks` hold, (ranks, rows, 5): see `stages.chunk_contents`."""
+        shapes = (self.schedule, self.pp, self.chunks, self.first, self.last)
+        keys = functools.reduce(lambda key, column: (key << 12) + column, shapes)
         _, first, which = np.unique(keys, return_index=True, return_inverse=True)
         kinds = np.stack([column[first] for column in shapes], axis=1).tolist()
-        ranks = self.ranks[:, first].T.tolist()
+        ranks = self.ranks(model)[:, first].T.tolist()
         held = [rank_contents(model, *kind, tuple(r)) for kind, r in zip(kinds, ranks, strict=True)]
         return np.array(held, np.int64)[which].transpose(1, 0, 2)
 
@@ -224,13 +231,15 @@ class Job:
     expert_overlap: str = EXPERT_OVERLAPS[0]
     cross_entropy: str = CROSS_ENTROPIES[0]
     mtp_layers: int = 0  # layers that predict a further token, each with a head
+    pipeline_layout: str = ""  # content of each chunk of a pipeline; empty: an even split
     predicted_share: float = 1.0  # share of tokens with logits; small for masked language models
 
     @property
     def pipelined(self) -> PipelinedModel:
         """Layers that pipelines run."""
         model = self.model
-        return PipelinedModel(layers=model.layers, dense=model.layers - model.expert_layers)
+        dense = model.layers - model.expert_layers
+        return PipelinedModel(model.layers, dense, self.mtp_layers, self.pipeline_layout)
 
     @property
     def groups(self) -> int:

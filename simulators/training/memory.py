@@ -9,7 +9,8 @@ two 4-bit copies, one per direction; weights in fp8 are kept as such a pair inst
 The backward pass reads the inputs of each operator: activations are counted tensor by tensor, as by
 Korthikanti et al. (Reducing activation recomputation, 2022). A product in 8 or 4 bits saves its
 input quantized (Transformer Engine). The schedule sets the number of micro-batches that a rank
-keeps: the first, second and last rank are compared, since the first may have a layer less.
+keeps: the first, second and last rank are compared, since the first may have a layer less, or all
+ranks of a layout.
 """
 
 from __future__ import annotations
@@ -61,9 +62,6 @@ PARTED_LOGIT_BYTES = {"fused": 0.0, "eager": 2.0}
 the logarithms of the probabilities, their exponentials, a sum and gradients, 16 bytes in fp32
 (torch.distributed.tensor.parallel.loss)."""
 
-PLACES = ("first", "second", "last")
-"""Ranks of a pipeline whose memory is compared."""
-
 PREFETCHED = 2.0
 """Layers whose weights are unsharded at a time under full sharding: the one that runs, the next."""
 
@@ -82,7 +80,7 @@ class RankMemory:
     states: Floats
     activations: Floats
     workspace: Floats
-    place: NDArray[np.int64]  # of the fullest rank in `PLACES`
+    rank: NDArray[np.int64]  # of the pipeline, the fullest one
 
     @property
     def total(self) -> Floats:
@@ -109,7 +107,7 @@ def oom_probability(needed: Floats, hbm_bytes: float) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """Number of weights on one rank: a row for each of `PLACES`."""
+    """Number of weights on one rank: a row for each of `Plans.ranks`."""
 
     shared: Floats  # all but routed experts
     experts: Floats  # routed experts, which are distributed over data ranks
@@ -139,15 +137,36 @@ def parameters(job: Job, plans: Plans) -> Parameters:
     )
 
 
+def most_weights(job: Job, plans: Plans, held: Parameters) -> tuple[Floats, Floats]:
+    """Return shared and expert weights of the first rank, or of the fullest of uneven stages."""
+    is_uneven = (plans.first > 0) | (plans.last > 0) | (job.pipeline_layout != "")
+    rank = np.where(is_uneven, np.argmax(held.shared + held.experts, axis=0), 0)
+    each = np.arange(plans.size)
+    return held.shared[rank, each], held.experts[rank, each]
+
+
 def _stages(job: Job, plans: Plans) -> Floats:
-    """Return layers, dense layers, embeddings and heads, each (3, rows): layers of MTP included."""
-    model = job.model
+    """Return layers, dense layers, embeddings and heads, each (ranks, rows).
+
+    Layers of multi-token prediction are included; their rank has an embedding and a head.
+    """
     held = plans.stages(job.pipelined).astype(np.float64)
-    dense, experts, has_table, has_head = np.moveaxis(held, 2, 0)
-    layers = dense + experts
-    extra = job.mtp_layers * np.minimum(1.0, has_head)
-    dense = dense + (0.0 if model.experts else extra)
-    return np.stack([layers + extra, dense, np.minimum(1.0, has_table), np.minimum(1.0, has_head)])
+    dense, experts, tables, heads, predicting = np.moveaxis(held, 2, 0)
+    dense = dense + (0.0 if job.model.experts else predicting)
+    experts = experts + (predicting if job.model.experts else 0.0)
+    ends = (np.minimum(1.0, predicting + one) for one in (tables, heads))
+    return np.stack([dense + experts, dense, *ends])
+
+
+def stage_name(rank: int, pp: int) -> str:
+    """Return the words for a rank of a pipeline.
+
+    >>> [stage_name(rank, 4) for rank in range(4)]
+    ['first stage', 'second stage', 'third stage', 'last stage']
+    """
+    if 1 < rank == pp - 1:
+        return "last stage"
+    return f"{('first', 'second', 'third')[rank] if rank < 3 else f'{rank + 1}th'} stage"
 
 
 def saved_bytes(dtype: str) -> float:
@@ -231,11 +250,11 @@ def layer_activation_bytes(job: Job, plans: Plans, *, has_experts: bool) -> tupl
 
 
 def kept_chunks(job: Job, plans: Plans) -> Floats:
-    """Return the micro-batches whose activations each of `PLACES` holds at a time, (3, rows).
+    """Return the micro-batches whose activations each of the ranks holds at a time, (ranks, rows).
 
     A micro-batch in flight through some chunks of a rank counts by the share of the chunks.
     """
-    pp, m, chunks, rank = plans.pp, plans.micro_batches, plans.chunks, plans.ranks
+    pp, m, chunks, rank = plans.pp, plans.micro_batches, plans.chunks, plans.ranks(job.pipelined)
     warm_up = 2 * (pp - 1 - rank) + (chunks - 1) * pp + 1 + hides_expert_exchange(job, plans)
     kept = np.where(
         plans.schedule == INTERLEAVED,
@@ -292,13 +311,15 @@ def rank_memory(job: Job, plans: Plans) -> RankMemory:
         * layer,
         "workspace": np.maximum(
             has_head * (logits + on_all_ranks),
-            tokens * again + on_all_ranks + np.where((plans.zero >= 3) & (ranks > 1), gathered, 0.0),
+            tokens * again
+            + on_all_ranks
+            + np.where((plans.zero >= 3) & (ranks > 1), gathered, 0.0),
         ),
     }
     place = np.argmax(sum(parts.values(), start=np.zeros(())), axis=0)
-    shape, each = (len(PLACES), plans.size), np.arange(plans.size)
-    columns = {name: np.broadcast_to(part, shape)[place, each] for name, part in parts.items()}
-    return RankMemory(place=place, **columns)
+    ranks, each = plans.ranks(job.pipelined), np.arange(plans.size)
+    columns = {n: np.broadcast_to(part, ranks.shape)[place, each] for n, part in parts.items()}
+    return RankMemory(rank=ranks[place, each], **columns)
 
 
 def host_bytes(job: Job, plans: Plans) -> Floats:
@@ -310,8 +331,9 @@ def host_bytes(job: Job, plans: Plans) -> Floats:
 
 
 def optimized_weights(job: Job, plans: Plans, held: Parameters) -> Floats:
-    """Return the number of weights of a first-stage rank's share of the optimizer states."""
+    """Return the weights whose optimizer states are on a rank with the most weights."""
     is_shared = plans.zero >= 1
     expert_ranks = np.maximum(1.0, plans.shards * job.tp / (job.ep * job.expert_tp))
-    mine = held.shared[0] / np.where(is_shared, plans.shards, 1.0)
-    return np.asarray(mine + held.experts[0] / np.where(is_shared, expert_ranks, 1.0))
+    shared, experts = most_weights(job, plans, held)
+    mine = shared / np.where(is_shared, plans.shards, 1.0)
+    return np.asarray(mine + experts / np.where(is_shared, expert_ranks, 1.0))

@@ -28,9 +28,10 @@ from simulators.catalog.price import load_prices, usd_per_gpu_hours
 from simulators.core.columns import mapped, numbers
 from simulators.core.jit import Floats
 from simulators.training.job import FULL, Constants, Job, Plans, recompute_of
-from simulators.training.memory import PLACES, RankMemory, host_bytes, oom_probability
+from simulators.training.memory import RankMemory, host_bytes, oom_probability, stage_name
 from simulators.training.point import GRADIENTS, MOMENTS, TrainingMetrics, TrainingPoint
 from simulators.training.schedule import DUALPIPE, DUALPIPE_V, INTERLEAVED, PAIRING, SCHEDULES
+from simulators.training.stages import layout_error
 from simulators.training.step import Steps
 from simulators.workload.precision import BYTES
 
@@ -115,6 +116,8 @@ STEP_METRICS = [f.name for f in fields(TrainingMetrics) if f.name in Steps.__ann
 
 GB = 1e9
 PERCENTILES = (50, 95)
+SHARDED_WEIGHTS = 3
+"""ZeRO stage that shards weights."""
 
 
 def job_of(group: Mapping[str, Any]) -> Job:
@@ -171,6 +174,8 @@ def plans_of(batch: pa.RecordBatch) -> Plans:
         host_adam_per_s=numbers(batch, "host_adam_per_s").astype(np.float64),
         moment_bytes=moments[_codes(batch, "optimizer_dtype", MOMENTS)],
         offloaded=numbers(batch, "offload_layers").astype(np.float64),
+        first=numbers(batch, "first_stage_layers").astype(np.int64),
+        last=numbers(batch, "last_stage_layers").astype(np.int64),
     )
 
 
@@ -181,21 +186,22 @@ def _codes(batch: pa.RecordBatch, name: str, known: tuple[str, ...]) -> NDArray[
     return found.astype(np.int64)
 
 
-def too_full(job: Job, memory: RankMemory, limits: Floats) -> list[str]:
+def too_full(job: Job, plans: Plans, memory: RankMemory, limits: Floats) -> list[str]:
     """Return for each row the reason it exceeds the GPU's memory, or an empty string.
 
     `limits` are the largest accepted probabilities of running out of memory.
     """
     has = job.gpu.hbm_bytes
     risks = oom_probability(memory.total, has)
-    place = np.array(PLACES)[memory.place]
     return [
-        f"memory_exceeds_hbm: needs {size / GB:.1f} GB on the {where} stage, has {has / GB:.1f} GB"
+        f"memory_exceeds_hbm: needs {size / GB:.1f} GB on the {stage_name(rank, pp)}, "
+        f"has {has / GB:.1f} GB"
         + (f", a risk of {100 * risk:.0f} % of running out" if size <= has else "")
         if risk > limit
         else ""
-        for size, where, risk, limit in zip(
-            memory.total.tolist(), place.tolist(), risks.tolist(), limits.tolist(), strict=True
+        for size, rank, pp, risk, limit in zip(
+            *(column.tolist() for column in (memory.total, memory.rank, plans.pp, risks, limits)),
+            strict=True,
         )
     ]
 
@@ -221,8 +227,39 @@ def why_not(job: Job, plans: Plans, batch: NDArray[Any], targets: Floats) -> lis
         "batch_not_divisible: {} sequences over dp {} x micro_batch {:g}",
         *(batch, plans.dp, plans.micro_batch),
     )
+    first, last, layout = plans.first, plans.last, job.pipeline_layout
+    is_uneven, between = (first > 0) | (last > 0), pp - (first > 0) - (last > 0)
+    rest = model.layers - first - last
     note(
-        pp * plans.chunks > model.layers + np.where(pp > 1, 2, 0),  # embedding and head alone
+        is_uneven & ((pp == 1) | is_pairing | (layout != "")),
+        "uneven_stages: first_stage_layers {} and last_stage_layers {} need pp > 1, no "
+        "pipeline_layout, and another schedule than dualpipe; pp {}, {}",
+        *(first, last, pp, schedules),
+    )
+    note(
+        is_uneven
+        & (
+            ((first % plans.chunks) + (last % plans.chunks) > 0)
+            | (rest < between)
+            | (rest % np.maximum(1, between * plans.chunks) > 0)
+            | ((between == 0) & (rest > 0))
+        ),
+        "uneven_stages_do_not_divide: {} layers, {} on the first and {} on the last rank (0: as "
+        "many as others), over pp {} x chunks {}",
+        *(model.layers, first, last, pp, plans.chunks),
+    )
+    note(
+        (is_uneven | (layout != "")) & (plans.zero >= SHARDED_WEIGHTS),
+        "uneven_stages_under_zero_3: weights of layers (zero 3) are gathered in even stages alone",
+    )
+    if layout:
+        note(is_pairing, "pipeline_layout_under_dualpipe: {} pairs even stages", schedules)
+        for ranks, chunks in set(zip(pp.tolist(), plans.chunks.tolist(), strict=True)):
+            if wrong := layout_error(job.pipelined, ranks, chunks):
+                note((pp == ranks) & (plans.chunks == chunks), wrong)
+    note(
+        (layout == "")
+        & (pp * plans.chunks > model.layers + np.where(pp > 1, 2, 0)),  # embedding and head alone
         "pp_exceeds_layers: pp {} x chunks {}, {} layers",
         *(pp, plans.chunks, model.layers),
     )

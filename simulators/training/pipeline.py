@@ -17,11 +17,12 @@ from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, matrix
 from simulators.training.schedule import KINDS, sorted_tasks
 from simulators.training.stages import PipelinedModel, chunk_contents
 
-EMBEDDING, DENSE, EXPERTS, HEAD, SEND, BLOCKED = 0, 3, 6, 9, 12, 13
+EMBEDDING, DENSE, EXPERTS, HEAD, SEND, BLOCKED, MTP = 0, 3, 6, 9, 12, 13, 14
 """Columns of a row of seconds: forward, input gradients and weight gradients of the embedding, a
-dense layer, an expert layer and the head; an overlapped send, and a blocking send."""
+dense layer, an expert layer and the head; an overlapped send, and a blocking send; the three passes
+of a layer of multi-token prediction with its head."""
 
-COLUMNS = 14
+COLUMNS = 17
 
 LANES = 8
 """Rows that are played side by side: numbers of a vector register."""
@@ -35,7 +36,7 @@ def fill_seconds(contents: Ints, parts: Floats, seconds: Floats) -> int:
     """
     number = contents.shape[0]
     for chunk in range(number):
-        dense, experts, tables, heads = contents[chunk]
+        dense, experts, tables, heads, predicting = contents[chunk]
         for row in range(parts.shape[0]):
             part, passes = parts[row], seconds[row, chunk]
             for kind in range(3):
@@ -44,12 +45,14 @@ def fill_seconds(contents: Ints, parts: Floats, seconds: Floats) -> int:
                     passes[kind] += part[kind]
                 if heads > 0:
                     passes[kind] += part[9 + kind]
+                if predicting > 0:
+                    passes[kind] += predicting * part[14 + kind]
             if chunk < number - 1:
                 passes[0] += part[13]
             if chunk > 0:
                 passes[1] += part[13]
             passes[3] = passes[1] + passes[2]
-    return number
+    return int(number)
 
 
 @kernel(i8(i8, matrix(i8), array(f8, 3), matrix(f8), matrix(f8)))
@@ -87,14 +90,15 @@ def play(pp: int, tasks: Ints, seconds: Floats, send_s: Floats, out: Floats) -> 
                 task += 2
         for lane in range(8):
             out[block, lane] = rank_ends[:, lane].max()
-    return out.shape[0]
+    return int(out.shape[0])
 
 
 def pipelines_s(shapes: Ints, models: Sequence[PipelinedModel], parts: Floats) -> Floats:
     """Return the end of the last task of each row's pipeline in seconds.
 
-    `shapes` has schedule, ranks, chunks, micro-batches and the position in `models` of each row;
-    `parts` has the columns from `EMBEDDING` on. Rows of equal bytes are played once.
+    `shapes` has schedule, ranks, chunks, micro-batches, layers of the first and the last rank (0:
+    even) and the position in `models` of each row; `parts` has the columns from `EMBEDDING` on.
+    Rows of equal bytes are played once.
     """
     rows = np.concatenate([shapes, parts.view(np.int64)], axis=1)
     _, first, which = np.unique(
@@ -112,8 +116,8 @@ def pipelines_s(shapes: Ints, models: Sequence[PipelinedModel], parts: Floats) -
 
 
 def _played(shape: list[int], models: Sequence[PipelinedModel], parts: Floats) -> Floats:
-    schedule, pp, chunks, m, model = shape
-    contents = chunk_contents(models[model], pp * chunks)
+    schedule, pp, chunks, m, first, last, model = shape
+    contents = chunk_contents(models[model], pp, chunks, first, last)
     seconds = np.empty((len(parts), len(contents), KINDS))
     fill_seconds(contents, np.ascontiguousarray(parts), seconds)
     return ends_s(pp, sorted_tasks(schedule, pp, chunks, m), seconds, parts[:, SEND] * (pp > 1))

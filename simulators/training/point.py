@@ -21,6 +21,7 @@ from simulators.training.job import (
     recompute_of,
 )
 from simulators.training.schedule import SCHEDULES
+from simulators.training.stages import read_layout
 
 DTYPES = ("bf16", "fp16", "fp8", "fp4")
 GRADIENTS = ("fp32", "bf16", "fp8", "int4")
@@ -45,6 +46,20 @@ class TrainingPoint:
     expert_tp: int = _degree("tensor-parallel size of every expert", default=1)
     chunks: int = _degree(
         "virtual pipeline stages per rank, if interleaved; always 2 for dualpipe_v", default=1
+    )
+    first_stage_layers: int = choice(
+        "layers of the first pipeline rank; 0: as many as the others",
+        default=0,
+        at_least=0,
+    )
+    last_stage_layers: int = choice(
+        "layers of the last pipeline rank; 0: as many as the others", default=0, at_least=0
+    )
+    pipeline_layout: str = choice(
+        "content of every chunk of a pipeline in Megatron-LM's notation, such as Et*3|(tt|)*29mL: "
+        "embedding, layers, multi-token prediction, loss; empty: an even split",
+        default="",
+        reads=read_layout,
     )
     batch: int = asked("global batch size in sequences", default=1024, at_least=1)
     micro_batch: int = choice("micro-batch size in sequences", default=1, at_least=1)

@@ -36,7 +36,7 @@ from simulators.kernels import price as kernels
 from simulators.kernels.energy import idle_w_of
 from simulators.training.communication import LAYERS
 from simulators.training.job import CALIBRATION, Constants, check_job, load_constants
-from simulators.training.memory import PLACES, RESERVED_BYTES, RankMemory, rank_memory
+from simulators.training.memory import RESERVED_BYTES, RankMemory, rank_memory, stage_name
 from simulators.training.metrics import (
     JOB_FIELDS,
     costs_of,
@@ -116,8 +116,8 @@ def explained(
         for name, (seconds, bound) in messages.items()
         if abs(seconds) > 0.0
     ]
-    place = f"{PLACES[int(memory.place[0])]} stage"
-    kept = {name: float(held[0]) for name, held in vars(memory).items() if name != "place"}
+    place = stage_name(int(memory.rank[0]), int(plans.pp[0]))
+    kept = {name: float(held[0]) for name, held in vars(memory).items() if name != "rank"}
     kept["reserved"] = RESERVED_BYTES
     return rows + [
         Contribution(phase="memory", name=name, memory_bytes=size, note=place)
@@ -199,7 +199,7 @@ class Training:
             if not where.size:
                 continue
             memory = rank_memory(job, plans)
-            reasons[where] = too_full(job, memory, limits[where])
+            reasons[where] = too_full(job, plans, memory, limits[where])
             fits = reasons[where] == ""
             if fits.any():
                 work = work_of(job, plans.where(fits))
@@ -232,7 +232,7 @@ class Training:
         [reason] = why_not(job, plans, sequences, target.astype(np.float64))
         memory = rank_memory(job, plans)
         limits = numbers(batch, "oom_limit").astype(np.float64)
-        [reason] = [reason] if reason else too_full(job, memory, limits)
+        [reason] = [reason] if reason else too_full(job, plans, memory, limits)
         if reason:
             name, _, words = reason.partition(": ")
             raise Infeasible(name, words)

@@ -59,7 +59,7 @@ from simulators.training.operators import (
     runs,
 )
 from simulators.training.operators import EXPERTS as GROUPED
-from simulators.training.pipeline import BLOCKED, COLUMNS, DENSE, HEAD, SEND, pipelines_s
+from simulators.training.pipeline import BLOCKED, COLUMNS, DENSE, HEAD, MTP, SEND, pipelines_s
 from simulators.training.pipeline import EXPERTS as EXPERT
 from simulators.training.schedule import INTERLEAVED, PAIRING, ZERO_BUBBLE
 
@@ -152,10 +152,9 @@ def passes_of(work: Work, constants: Constants) -> Passes:
             waits = _offload_waits_s(job, plans, name, passes)
             parts[:, DENSE * place : DENSE * place + 2] += waits
             compute += counts[name] * waits.sum(axis=1)
-    if job.mtp_layers:  # at the end of the last chunk, each with the head
+    if job.mtp_layers:
         last = EXPERT if job.model.experts else DENSE
-        parts[:, HEAD : HEAD + 3] *= 1.0 + job.mtp_layers
-        parts[:, HEAD : HEAD + 3] += job.mtp_layers * parts[:, last : last + 3]
+        parts[:, MTP : MTP + 3] = parts[:, HEAD : HEAD + 3] + parts[:, last : last + 3]
     blocks = (plans.schedule != INTERLEAVED) | (plans.overlaps == 0)
     blocks &= ~np.isin(plans.schedule, (ZERO_BUBBLE, *PAIRING))
     parts[:, SEND] = np.where(blocks, 0.0, work.send_s)
@@ -196,7 +195,9 @@ def steps_of_jobs(works: Sequence[Work], constants: Constants) -> list[Steps]:
     passes = [passes_of(work, constants) for work in works]
     models = list(dict.fromkeys(work.job.pipelined for work in works))
     shapes = [
-        np.stack([p.schedule, p.pp, p.chunks, p.micro_batches, np.full(p.size, model)], axis=1)
+        np.column_stack(
+            [p.schedule, p.pp, p.chunks, p.micro_batches, p.first, p.last, np.full(p.size, model)]
+        )
         for p, model in ((work.plans, models.index(work.job.pipelined)) for work in works)
     ]
     parts = np.concatenate([one.parts for one in passes])

@@ -70,7 +70,8 @@ def test_script_names_nodes_and_ranks():
     [
         ({"schedule": "zero_bubble", "chunks": 1}, "no schedule 'zero_bubble'"),
         ({"pp": 1, "dp": 128}, "with pp: 1 write schedule: 1f1b"),
-        ({"lora_rank": 16}, "no adapters"),
+        ({"lora_rank": 16}, "Megatron-Bridge has them in Python recipes"),
+        ({"model": "gemma3_27b"}, "GELU with tanh"),
         ({"recompute": "elementwise"}, "activations of experts alone"),
         ({"recompute": "mla_up_proj"}, "latent attention alone"),
         ({"recompute": "selective_op"}, "torchtitan does"),
@@ -189,6 +190,10 @@ PLANS = {
         {**MOE, "cp": 2, "dp": 32, "dtype": "bf16", "recompute": "mla_up_proj"},
         {**MOE, "model": "kimi_k2_5", "recompute": "mla_up_proj"},
         {"dtype": "fp4", "gpu": "gb300", "gradient_dtype": "bf16"},
+        {"chunks": 1, "schedule": "1f1b", "first_stage_layers": 9, "last_stage_layers": 11},
+        {"chunks": 2, "first_stage_layers": 8, "last_stage_layers": 12},
+        {"chunks": 1, "schedule": "1f1b", "last_stage_layers": 3},
+        {**MOE, "pp": 16, "chunks": 2, "mtp_layers": 1, "pipeline_layout": "Et*3|(tt|)*29m|L"},
     ],
     "torchtitan": [
         {**SHARDED, "model": "llama3_1_8b", "recompute": "selective_op", "shard_ranks": 8},
@@ -237,6 +242,26 @@ def test_uneven_layers_get_an_explicit_pipeline_layout():
     options = megatron_options(model="llama3_1_405b", chunks=8)  # 126 layers over 64 chunks
     assert options["--pipeline-model-parallel-layout"] == f"Et*1|{'t*2|' * 62}t*1L"
     assert "--num-layers-per-virtual-pipeline-stage" not in options
+
+
+def test_uneven_stages_get_the_trainers_options():
+    options = megatron_options(chunks=2, first_stage_layers=10, last_stage_layers=14)
+    assert options["--decoder-first-pipeline-num-layers"] == "10"
+    assert options["--decoder-last-pipeline-num-layers"] == "14"
+    assert options["--num-virtual-stages-per-pipeline-rank"] == "2"
+    layout = "Et*11|(t*12|)*6t*13L"
+    options = megatron_options(schedule="1f1b", chunks=1, pipeline_layout=layout)
+    assert options["--pipeline-model-parallel-layout"] == layout
+    uneven = replace(GPT3, model="llama3_1_70b", first_stage_layers=9)
+    with pytest.raises(UserError, match="even stages"):
+        arguments(uneven, "torchtitan")
+
+
+def test_gated_activations_are_those_of_the_model():
+    assert "--swiglu" in megatron_options(model="llama3_1_70b", chunks=5)
+    options = megatron_options(model="gpt_oss_120b", chunks=1, schedule="1f1b", tp=1)
+    assert "--swiglu" not in options
+    assert {"--quick-geglu", "--activation-func-clamp-value"} <= set(options)
 
 
 def test_dependent_trainer_options_are_passed_together():

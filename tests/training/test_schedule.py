@@ -27,7 +27,7 @@ def step(schedule, pp, m, chunks=1, layers=0, send=0.0, passes=(1.0, 1.0, 1.0)):
 
 
 def played(schedule, pp, m, chunks, layers, parts):
-    shapes = np.array([[schedule, pp, chunks, m, 0]])
+    shapes = np.array([[schedule, pp, chunks, m, 0, 0, 0]])
     return float(pipelines_s(shapes, [PipelinedModel(layers, layers)], parts)[0])
 
 
@@ -149,7 +149,10 @@ def test_compiled_pipeline_matches_plain_python(schedule, chunks):
 def test_results_do_not_depend_on_the_rows_played_beside():
     parts = np.random.default_rng(0).random((21, COLUMNS))
     models = [PipelinedModel(9, 2), PipelinedModel(8, 8)]
-    rows = [[(ONE_F_ONE_B, 4, 1, 8), (DUALPIPE, 4, 1, 8)][n % 2] + (n % 3 // 2,) for n in range(21)]
+    rows = [
+        [(ONE_F_ONE_B, 4, 1, 8, 0, 0), (DUALPIPE, 4, 1, 8, 0, 0)][n % 2] + (n % 3 // 2,)
+        for n in range(21)
+    ]
     together = pipelines_s(np.array(rows), models, parts)
     alone = [pipelines_s(np.array([r]), models, parts[n : n + 1])[0] for n, r in enumerate(rows)]
     assert together.tolist() == alone
@@ -157,7 +160,7 @@ def test_results_do_not_depend_on_the_rows_played_beside():
 
 @pytest.mark.parametrize(("layers", "chunks"), [(126, 64), (126, 16), (61, 8), (96, 96), (7, 4)])
 def test_layers_of_chunks_sum_to_the_model_with_fewer_at_the_ends(layers, chunks):
-    held = chunk_contents(PipelinedModel(layers, dense=3), chunks)
+    held = chunk_contents(PipelinedModel(layers, dense=3), chunks, 1)
     sizes = held[:, DENSE_LAYERS] + held[:, EXPERTS]
     assert sizes.sum() == layers
     assert max(sizes) - min(sizes) <= 1

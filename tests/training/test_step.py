@@ -475,3 +475,64 @@ def test_every_other_product_is_recomputed_by_torchtitans_policy():
     none, some, full = (one(recompute=r) for r in ("none", "selective_op", "full"))
     assert none["step_s"] < some["step_s"] < full["step_s"]
     assert 0.4 < some["activation_bytes"] / none["activation_bytes"] < 0.6
+
+
+STAGES = replace(
+    BASE, model="llama3_1_405b", tp=8, pp=8, batch=512, zero=1, recompute="full", oom_limit=1.0
+)
+
+
+def test_uneven_stages_equal_the_layout_that_writes_them_out():
+    uneven = replace(STAGES, first_stage_layers=9, last_stage_layers=15)
+    written = replace(STAGES, pipeline_layout="Et*9|(t*17|)*6t*15L")
+    rows = evaluate(uneven, written)
+    assert rows[0]["status"] == "ok"
+    assert rows[0] == rows[1]
+
+
+def test_step_waits_for_the_largest_stage():
+    even, *rows = evaluate(STAGES, *(replace(STAGES, first_stage_layers=n) for n in (28, 35, 42)))
+    step_s = [row["step_s"] for row in rows]
+    assert step_s[0] > 1.5 * even["step_s"]
+    assert step_s[2] - step_s[1] == pytest.approx(step_s[1] - step_s[0], rel=0.02)
+    held = [row["weight_bytes"] for row in rows]
+    assert held[2] - held[1] == pytest.approx(held[1] - held[0])
+    assert rows[2]["bubble_s"] > rows[0]["bubble_s"] > even["bubble_s"]
+
+
+def test_layout_moves_multi_token_prediction_to_its_own_chunk():
+    base = replace(
+        BASE, model="deepseek_v3", gpu="gb300", pp=16, dp=64, ep=64, batch=4096, chunks=2
+    )
+    base = replace(base, schedule="interleaved", zero=1, mtp_layers=1, oom_limit=1.0)
+    apart = replace(base, pipeline_layout="Et*3|(tt|)*29m|L")
+    together = replace(base, pipeline_layout="Et*3|(tt|)*29|mL")
+    rows = evaluate(base, apart, together)
+    assert [row["status"] for row in rows] == ["ok"] * 3, [row["reason"] for row in rows]
+    assert rows[1]["step_s"] < rows[2]["step_s"] <= rows[0]["step_s"]
+    assert rows[1]["compute_s"] == rows[2]["compute_s"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"first_stage_layers": 10}, "uneven_stages_do_not_divide"),
+        ({"first_stage_layers": 14, "schedule": "dualpipe"}, "uneven_stages:"),
+        ({"first_stage_layers": 14, "pp": 1}, "uneven_stages:"),
+        ({"first_stage_layers": 14, "zero": 3}, "uneven_stages_under_zero_3"),
+        ({"pipeline_layout": "Et*126L"}, "pipeline_layout_chunks: 1 chunks"),
+        ({"pipeline_layout": "Et*15|(t*16|)*6t*16L"}, "pipeline_layout_layers: 127 t"),
+        ({"pipeline_layout": "Et*15|(t*16|)*6mt*15L", "mtp_layers": 1}, "pipeline_layout_layers"),
+        ({"pipeline_layout": "E|(t*21|)*5t*21m|L", "mtp_layers": 1}, None),
+    ],
+)
+def test_uneven_stages_that_cannot_exist_have_a_reason(changes, reason):
+    [row] = evaluate(replace(STAGES, **changes))
+    assert (row["reason"] or "").startswith(reason or "")
+    assert (row["status"] == "ok") is (reason is None)
+
+
+@pytest.mark.parametrize("layout", ["Ettx|L", "E(t*3|L", "Et*999999L"])
+def test_text_that_is_no_layout_raises_an_error(layout):
+    with pytest.raises(UserError, match="pipeline_layout"):
+        evaluate(replace(STAGES, pipeline_layout=layout))
