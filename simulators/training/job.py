@@ -28,8 +28,8 @@ from simulators.core.calibration import read_calibration
 from simulators.core.errors import Infeasible, UnknownNameError
 from simulators.core.folder import once
 from simulators.core.jit import Floats, Ints
-from simulators.training.schedule import DUALPIPE, PAIRING
-from simulators.training.stages import PipelinedModel, rank_contents
+from simulators.training.schedule import DUALPIPE, PAIRING, stage_of
+from simulators.training.stages import PipelinedModel, chunk_contents
 from simulators.workload.llm.parallelism import Parallelism, check_layout, skewed_share
 from simulators.workload.llm.transformer import TARGETS, adapter_numbers
 
@@ -182,6 +182,24 @@ class Plans:
     def where(self, chosen: NDArray[np.bool_] | Ints) -> Plans:
         """Return a selection of the rows."""
         return Plans(**{name: column[chosen] for name, column in vars(self).items()})
+
+
+@functools.lru_cache(maxsize=4096)
+def rank_contents(
+    model: PipelinedModel,
+    schedule: int,
+    pp: int,
+    chunks: int,
+    first: int,
+    last: int,
+    ranks: tuple[int, ...],
+) -> Ints:
+    """Return what some ranks hold, in the columns of `chunk_contents`: (ranks, 5)."""
+    number = pp * chunks
+    every = chunk_contents(model, pp, chunks, first, last)
+    copies = range(2 if schedule == DUALPIPE else chunks)
+    stages = [[stage_of(schedule, c, rank, pp) % number for c in copies] for rank in ranks]
+    return np.array([every[mine].sum(axis=0) for mine in stages], np.int64)
 
 
 ATTENTIONS = ("flash", "flash2", "unfused", "flash_fp8")

@@ -254,7 +254,7 @@ def why_not(job: Job, plans: Plans, batch: NDArray[Any], targets: Floats) -> lis
     )
     if layout:
         note(is_pairing, "pipeline_layout_under_dualpipe: {} pairs even stages", schedules)
-        for ranks, chunks in set(zip(pp.tolist(), plans.chunks.tolist(), strict=True)):
+        for ranks, chunks in sorted(set(zip(pp.tolist(), plans.chunks.tolist(), strict=True))):
             if wrong := layout_error(job.pipelined, ranks, chunks):
                 note((pp == ranks) & (plans.chunks == chunks), wrong)
     note(

@@ -17,7 +17,6 @@ import numpy as np
 
 from simulators.core.errors import UserError
 from simulators.core.jit import Ints
-from simulators.training.schedule import DUALPIPE, stage_of
 
 DENSE, EXPERTS, TABLE, HEAD, MTP = range(5)
 """Columns of a chunk or a rank: dense layers, layers with experts, embeddings, heads, and layers
@@ -136,21 +135,3 @@ def stage_sizes(layers: int, pp: int, first: int, last: int, chunks: int = 1) ->
     each = (layers - first - last) // max(1, between)
     sizes = [first or each, *[each] * (pp - 2), last or each]
     return [size // chunks for size in sizes]
-
-
-@functools.lru_cache(maxsize=4096)
-def rank_contents(
-    model: PipelinedModel,
-    schedule: int,
-    pp: int,
-    chunks: int,
-    first: int,
-    last: int,
-    ranks: tuple[int, ...],
-) -> Ints:
-    """Return what some ranks hold, in the columns of `chunk_contents`: (ranks, 5)."""
-    number = pp * chunks
-    every = chunk_contents(model, pp, chunks, first, last)
-    copies = range(2 if schedule == DUALPIPE else chunks)
-    stages = [[stage_of(schedule, c, rank, pp) % number for c in copies] for rank in ranks]
-    return np.array([every[mine].sum(axis=0) for mine in stages], np.int64)
