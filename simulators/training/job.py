@@ -163,9 +163,10 @@ class Plans:
     def ranks(self, model: PipelinedModel) -> Ints:
         """Return the ranks whose memory is compared, (ranks, rows).
 
-        The first, second and last rank, or under a layout all ranks.
+        The first, second and last rank, or all ranks under a layout, and of models with a few dense
+        layers before those with experts.
         """
-        if model.layout:
+        if model.layout or 0 < model.dense < model.layers:
             return np.minimum(np.arange(self.pp.max())[:, None], self.pp - 1)
         return np.stack([np.zeros_like(self.pp), np.minimum(1, self.pp - 1), self.pp - 1])
 

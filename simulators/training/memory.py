@@ -10,7 +10,7 @@ The backward pass reads the inputs of each operator: activations are counted ten
 Korthikanti et al. (Reducing activation recomputation, 2022). A product in 8 or 4 bits saves its
 input quantized (Transformer Engine). The schedule sets the number of micro-batches that a rank
 keeps: the first, second and last rank are compared, since the first may have a layer less, or all
-ranks of a layout.
+ranks of a layout and of models with a few dense layers before experts.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from simulators.training.metrics import JOB_FIELDS, job_of
 from simulators.training.operators import pieces, tasks
 from simulators.training.point import TrainingPoint
 from simulators.training.simulator import SIMULATOR
+from simulators.training.stages import even_sizes
 
 BASE = TrainingPoint(model="llama3_1_8b", gpu="h100_sxm", batch=64, sequence=4096, zero=3, dp=8)
 
@@ -488,6 +489,15 @@ def test_uneven_stages_equal_the_layout_that_writes_them_out():
     rows = evaluate(uneven, written)
     assert rows[0]["status"] == "ok"
     assert rows[0] == rows[1]
+
+
+def test_memory_of_dense_layers_before_experts_is_that_of_the_fullest_rank():
+    base = replace(BASE, model="deepseek_v3", gpu="h100_sxm", pp=16, dp=64, ep=64, batch=2048)
+    base = replace(base, zero=1, oom_limit=1.0, recompute="mla_up_proj")
+    [row] = evaluate(base)
+    sizes = even_sizes(61, 16)
+    written = "E" + "|".join(f"t*{n}" for n in sizes) + "L"
+    assert row == evaluate(replace(base, pipeline_layout=written))[0]
 
 
 def test_step_waits_for_the_largest_stage():
