@@ -19,7 +19,7 @@ from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.core.columns import batch_of
-from simulators.core.errors import Infeasible, UnknownNameError
+from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.core.folder import read_toml
 from simulators.training.job import hides_expert_exchange, modules_of, recompute_of
 from simulators.training.metrics import job_of, plans_of
@@ -29,6 +29,7 @@ from simulators.training.stages import even_sizes
 
 MEGATRON, TORCHTITAN = TARGETS = ("megatron", "torchtitan")
 PROGRAMS = {MEGATRON: ["pretrain_gpt.py"], TORCHTITAN: ["-m", "torchtitan.train"]}
+VENDORS = ("nvidia", "amd")
 MASTER = "$MASTER_ADDR:29500"
 """Rendezvous of the ranks; the shell expands the address."""
 MAX_QUEUES = 32
@@ -100,13 +101,15 @@ def arguments(design: TrainingPoint, target: str = MEGATRON) -> list[str]:
     Raises:
         UserError: the trainer has no option for a feature of the design.
     """
-    model = load_model(design.model)
+    model, gpu = load_model(design.model), load_gpu(design.gpu)
+    if gpu.vendor not in VENDORS:
+        raise UserError(f"{target} runs on GPUs of {', '.join(VENDORS)}, not on {gpu.name}")
     text = filled(
         Path(__file__).with_name(f"{target}.jinja"),
         design=design,
         model=model,
         modules=modules_of(recompute_of(design.recompute)),
-        is_blackwell=load_gpu(design.gpu).architecture == "blackwell",
+        is_blackwell=gpu.architecture == "blackwell",
         facts=facts_of(model.name),
         config=FACTS["torchtitan"].get(model.name),
         layout=_layout(model.layers, design.pp * design.chunks, design.mtp_layers),
@@ -122,7 +125,7 @@ def facts_of(model: str) -> dict[str, Any]:
     (500000, None)
     """
     found = {}
-    for name in FACTS.keys() - {TORCHTITAN}:
+    for name in (table for table in FACTS if table != TORCHTITAN):
         known = [start for start in FACTS[name] if model.startswith(start)]
         found[name] = FACTS[name][max(known, key=len)] if known else None
     return found

@@ -297,6 +297,10 @@ def why_not(job: Job, plans: Plans, batch: NDArray[Any], targets: Floats) -> lis
     )
     weights = model.active_parameters
     note(
+        (targets > 0) & (job.lora_rank > 0),
+        "loss_of_adapters: the scaling law is of models trained from scratch; state tokens",
+    )
+    note(
         (targets > 0) & np.isinf(tokens_to_loss(weights, targets)),
         "loss_out_of_reach: {:g}; a scaling law expects {} to stay above {:.3g}",
         *(targets, model.name, expected_loss(weights, np.array(np.inf))),
@@ -362,7 +366,9 @@ def run_metrics(
     return {
         "run_s": run_s,
         "run_tokens": tokens,
-        "loss": expected_loss(job.model.active_parameters, tokens),
+        "loss": expected_loss(job.model.active_parameters, tokens)
+        if job.lora_rank == 0
+        else np.full(tokens.size, np.nan),
         "goodput_share": share,
         "checkpoint_every_s": every_s,
         "checkpoint_pause_s": asked["checkpoint_s"],

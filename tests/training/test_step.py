@@ -546,3 +546,9 @@ def test_uneven_stages_that_cannot_exist_have_a_reason(changes, reason):
 def test_text_that_is_no_layout_raises_an_error(layout):
     with pytest.raises(UserError, match="pipeline_layout"):
         evaluate(replace(STAGES, pipeline_layout=layout))
+
+
+def test_scaling_law_does_not_predict_the_loss_of_adapters():
+    assert np.isnan(one(lora_rank=16)["loss"])
+    [row] = evaluate(replace(BASE, lora_rank=16, target_loss=2.5))
+    assert row["reason"].startswith("loss_of_adapters")
