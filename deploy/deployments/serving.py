@@ -158,6 +158,7 @@ def deployment(point: ServingPoint, target: str = "", name: str = "") -> str:
         "single_launch": lambda: launch_of(point, engine),
         "node_selector": node_selector,
         "resource": resource,
+        "skypilot_name": lambda gpu: read_toml(NODES)["skypilot"].get(load_gpu(gpu).name, ""),
     }
     title = filled(TITLE, **values).splitlines(keepends=True)
     text = filled(ORCHESTRATORS.find(target) if is_manifest else SCRIPT, **values)

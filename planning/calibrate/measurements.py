@@ -23,11 +23,12 @@ from numpy.typing import NDArray
 
 from simulators.core.calibration import SEAL
 from simulators.core.errors import UserError
-from simulators.core.folder import read_toml
+from simulators.core.folder import read_toml, reader
 from simulators.core.jit import Floats
 from simulators.workload.operators import Compute, Convolution, Elementwise, Gemm, Norm
 
 NEEDS = ("op", "latency_us")
+PROFILES = "profiler_traces"
 CLASS_OF: dict[str, str] = read_toml(Path(__file__).with_suffix(".toml"))["classes"]
 """Operator class of each timed operator."""
 OP_OF = {label: op for op, label in reversed(CLASS_OF.items())}
@@ -133,7 +134,7 @@ def read_timings(file: Path) -> list[Timings]:
 def read_table(
     file: Path, needs: Sequence[str] = (), filters: Sequence[tuple[str, str, Any]] = ()
 ) -> pa.Table:
-    """Return a table from a Parquet or CSV file.
+    """Return a table from a Parquet or CSV file, or the timed calls of a profile.
 
     `filters`: column, comparison and value that rows of a Parquet file must meet.
 
@@ -145,6 +146,10 @@ def read_table(
     try:
         if file.suffix == ".csv":
             table = pyarrow.csv.read_csv(file)
+        elif reader(PROFILES, "is_profile")(file):
+            rows = reader(PROFILES, "timed_calls")(file)
+            names = dict.fromkeys(name for row in rows for name in row)
+            table = pa.table({name: [row.get(name) for row in rows] for name in names})
         else:
             columns = pyarrow.parquet.read_schema(file).empty_table()
             check_columns(columns, (name for name, _, _ in filters), str(file))

@@ -256,6 +256,48 @@ def test_manifests_for_amd_request_amd_gpus_and_note_unknowns(target: str) -> No
     assert "# the image is NVIDIA's build" in text
 
 
+def test_kserve_gets_an_inference_service_per_design() -> None:
+    [service] = yaml.safe_load_all(deployment(DESIGNS["vllm"], "kserve", "mine"))
+    assert (service["apiVersion"], service["kind"]) == (
+        "serving.kserve.io/v1beta1",
+        "InferenceService",
+    )
+    predictor = service["spec"]["predictor"]
+    assert (predictor["minReplicas"], predictor["maxReplicas"]) == (3, 3)
+    [container] = predictor["containers"]
+    assert container["command"][:3] == ["vllm", "serve", "meta-llama/Llama-3.1-70B-Instruct"]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 4}
+    service, engine = yaml.safe_load_all(deployment(DESIGNS["trtllm"], "kserve"))
+    assert engine["kind"] == "ConfigMap"
+    assert "engine.yaml" in engine["data"]
+
+
+def test_skypilot_gets_a_service_with_its_accelerators() -> None:
+    found = yaml.safe_load(deployment(DESIGNS["vllm"], "skypilot", "mine"))
+    assert found["resources"]["accelerators"] == "H100:4"
+    assert found["service"]["replicas"] == 3
+    words = shlex.split(found["run"].replace("\\\n", " "))
+    assert words[:3] == ["vllm", "serve", "meta-llama/Llama-3.1-70B-Instruct"]
+    assert words[-4:] == ["--port", str(found["resources"]["ports"]), "--host", "0.0.0.0"]  # noqa: S104 - inside the pod
+    script = yaml.safe_load(deployment(DESIGNS["trtllm"], "skypilot"))["run"]
+    assert script.index("engine.yaml") < script.index("trtllm-serve")
+
+
+@pytest.mark.parametrize(
+    ("target", "change", "said"),
+    [
+        ("skypilot", {"gpu": "h20"}, "SkyPilot's name of h20 is not known"),
+        ("skypilot", {"pp": 4}, "one replica spans 2 nodes"),
+        ("kserve", {"pp": 4}, "one replica spans 2 nodes"),
+    ],
+)
+def test_services_of_one_pod_refuse_what_they_cannot_hold(
+    target: str, change: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        deployment(replace(DESIGNS["vllm"], **change), target)
+
+
 POOLS = replace(
     LLAMA,
     chunk_size=2048,
