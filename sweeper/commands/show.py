@@ -25,6 +25,8 @@ from sweeper.space.space_file import about, parse_space, read_space
 from sweeper.text import human
 
 _INDENT = " " * 27  # of the text beside a name
+_LAUNCH, _LAUNCHES = "training_launch", (".sh", ".bash", ".toml")
+"""Reader of launch files of trainers, and their suffixes."""
 
 
 def list_names(words: list[str]) -> int:
@@ -81,6 +83,9 @@ def main(words: list[str]) -> int:
     name, found = chosen.name, False
     if name.endswith(".json") and Path(name).is_file():
         print(reader("checkpoint", "described")(Path(name)))
+        return 0
+    if name.endswith(_LAUNCHES) and reader(_LAUNCH, "is_launch")(Path(name)):
+        print(reader(_LAUNCH, "space_of_launch")(Path(name)), end="")
         return 0
     if name in spaces():
         _space(name)
