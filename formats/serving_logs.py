@@ -102,15 +102,12 @@ def _inferencex_run(row: Mapping[str, Any], where: str) -> Run:
     launch: Run = {"tp": tp, "ep": degree("ep", "decode_ep"), "attention_dp": 1}
     if _is_true(has_ranks):
         launch |= {"tp": 1, "attention_dp": tp}
-    hardware = str(row.get("hw", row.get("hardware", ""))).partition("-")[0]
-    for gpu in (hardware, f"{hardware}_sxm"):
-        if hardware and GPUS.has(gpu):
-            launch["gpu"] = GPUS.name_of(gpu)
-    model, framework = str(row.get("model", "")), str(row.get("framework", "")).partition("-")[0]
-    launch["framework"] = NAMES["frameworks"].get(framework, framework)
+    model = str(row.get("model", ""))
+    if gpu := inferencex_gpu(str(row.get("hw", row.get("hardware", "")))):
+        launch["gpu"] = gpu
+    launch["framework"] = inferencex_engine(str(row.get("framework", "")))
     if word := str(row.get("precision", "")):
-        formats = load_model(model).formats if MODELS.has(model) else ()
-        launch["dtype"] = next((dtype for dtype in formats if word in dtype), word)
+        launch["dtype"] = inferencex_dtype(model, word)
     return {
         **latencies,
         "model_id": model,
@@ -119,6 +116,29 @@ def _inferencex_run(row: Mapping[str, Any], where: str) -> Run:
         "mean_output_tokens": INFERENCEX_MEAN * float(row["osl"]),
         LAUNCH: launch,
     }
+
+
+def inferencex_gpu(word: str) -> str:
+    """Return the GPU that InferenceX names, as in `b200-nvs`; empty for an unknown one."""
+    name = word.partition("-")[0]
+    known = (GPUS.name_of(one) for one in (name, f"{name}_sxm") if name and GPUS.has(one))
+    return next(known, "")
+
+
+def inferencex_engine(word: str) -> str:
+    """Return the engine that InferenceX names.
+
+    >>> inferencex_engine("trt"), inferencex_engine("sglang-disagg")
+    ('trtllm', 'sglang')
+    """
+    name = word.partition("-")[0]
+    return str(NAMES["frameworks"].get(name, name))
+
+
+def inferencex_dtype(model: str, word: str) -> str:
+    """Return the precision of a model's checkpoint that InferenceX calls `fp8` or `fp4`."""
+    formats = load_model(model).formats if MODELS.has(model) else ()
+    return next((dtype for dtype in formats if word in dtype), word)
 
 
 INFERENCEX_MEAN = 0.9

@@ -1,8 +1,8 @@
 """Recorded sessions of agents, in the format of any of several tools.
 
 Files hold one JSON object per line (`.jsonl`, `.jsonl.gz`), or one object (`.json`): Weka/AgentX,
-agentic Mooncake and Dynamo traces (`hashed_sessions.py`), inputs of AIPerf and logs of an
-OpenAI-compatible server (`text_sessions.py`).
+agentic Mooncake and Dynamo traces (`sessions/hashed.py`), inputs of AIPerf and logs of an
+OpenAI-compatible server (`sessions/text.py`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from formats.hashed_sessions import agentic_mooncake_sessions, dynamo_sessions, weka_sessions
-from formats.recorded_sessions import MalformedError
-from formats.text_sessions import aiperf_sessions, openai_sessions
+from formats.sessions.hashed import agentic_mooncake_sessions, dynamo_sessions, weka_sessions
+from formats.sessions.recorded import MalformedError
+from formats.sessions.text import aiperf_sessions, openai_sessions
 from simulators.core.errors import UserError
 from simulators.serving.demand.session_graph import SessionTraces
 

@@ -26,7 +26,8 @@ from sweeper.text import human
 
 _INDENT = " " * 27  # of the text beside a name
 _LAUNCH, _LAUNCHES = "training_launch", (".sh", ".bash", ".toml")
-"""Reader of launch files of trainers, and their suffixes."""
+_RECIPE, _RECIPES = "serving_recipes", (".yaml", ".yml")
+"""Readers of launch files of trainers and of recipes of servers, and their suffixes."""
 
 
 def list_names(words: list[str]) -> int:
@@ -78,6 +79,9 @@ def _question(file: Path) -> str:
 def main(words: list[str]) -> int:
     """Print the space, simulator, option group, catalog file or design with a name."""
     chosen = parse("show", words, name=[n for names in kinds().values() for n in names])
+    if chosen.name.endswith(_RECIPES) and reader(_RECIPE, "is_recipe")(Path(chosen.name)):
+        print(reader(_RECIPE, "space_of_recipe")(Path(chosen.name), chosen.key or ""), end="")
+        return 0
     if chosen.key:
         return show(chosen.name, chosen.key, chosen.outputs, chosen.records)
     name, found = chosen.name, False

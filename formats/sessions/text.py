@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from formats.recorded_sessions import (
+from formats.sessions.recorded import (
     MalformedError,
     RecordedSession,
     Rows,
