@@ -13,7 +13,6 @@ import sys
 import threading
 import traceback
 import warnings
-from importlib.metadata import version
 from pathlib import Path
 
 from simulators.core.errors import UserError, suggestion
@@ -99,6 +98,13 @@ def _convert_signals() -> None:
                 signal.signal(number, end)
 
 
+def version() -> str:
+    """Return the version of the installed distribution."""
+    import importlib.metadata  # loads much, and few commands need it
+
+    return importlib.metadata.version(DISTRIBUTION)
+
+
 def _defect(error: BaseException) -> str:
     """Return the message of an unexpected error: type, place, and how to report the bug."""
     frames = traceback.extract_tb(error.__traceback__)
@@ -107,7 +113,7 @@ def _defect(error: BaseException) -> str:
     said = " ".join(str(error).split())[:200]
     return (
         f"{type(error).__name__}: {said}\n"
-        f"This is a bug in sweeper {version(DISTRIBUTION)} ({Path(last.filename).name}, line "
+        f"This is a bug in sweeper {version()} ({Path(last.filename).name}, line "
         f"{last.lineno}).\n"
         "Please report the command and its files. SWEEPER_TRACEBACK=1 prints the traceback"
     )
@@ -118,7 +124,7 @@ def _dispatch(words: list[str]) -> int:
         print(USAGE, end="")
         return 0
     if words[0] == "--version":
-        print(f"sweeper {version(DISTRIBUTION)}")
+        print(f"sweeper {version()}")
         return 0
     first, rest = words[0], words[1:]
     if "=" in first or first.startswith(("+", "-", "~")):

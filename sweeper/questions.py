@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
-
-from simulators.core.contract import Simulator
 from simulators.core.folder import Folder, load_from
+
+if TYPE_CHECKING:  # the help of `ask` reads this module and loads no numerical library
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from simulators.core.contract import Simulator
 
 QUESTIONS = Folder("question", "questions", ".py", package="planning")
 FLAGS = Folder("file of flags", "flags", ".py", package="planning")

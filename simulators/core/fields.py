@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from math import inf, isfinite
 from operator import attrgetter
-from typing import Any, TypeVar
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from simulators.core.errors import UnknownNameError, UserError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +121,9 @@ def rules_of(kind: Any) -> tuple[tuple[str, ValueRule], ...]:
 
 def _telling(column: pa.Array) -> list[Any]:
     """Return the values of a column that need a check: minimum and maximum, or each word."""
+    import pyarrow as pa  # here, so that the help of a command does not load it
+    import pyarrow.compute as pc
+
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
         ends = pc.min_max(column).as_py()
         return sorted(set(ends.values()) - {None})

@@ -56,16 +56,34 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def parse(command: str, words: Sequence[str], **values: Iterable[str]) -> Any:
-    """Return the arguments of a command; `values` are known values of arguments, by name."""
+    """Return the arguments of a command.
+
+    `values` are values that a shell completes, by name of the argument, besides those in
+    `commands.toml`.
+    """
     return parser_of(command, **values).parse_args(words)
+
+
+def values_of(command: str, name: str) -> tuple[str, ...]:
+    """Return the known values of an argument of a command.
+
+    >>> values_of("completion", "shell")
+    ('bash', 'zsh', 'fish')
+    """
+    arguments = (a for a in COMMANDS[command]["arguments"] if not isinstance(a, str))
+    return tuple(next(a["values"] for a in arguments if a["name"] == name))
 
 
 def parser_of(command: str, **values: Iterable[str]) -> CommandParser:
     """Return the parser of `python -m sweeper COMMAND`."""
+    kinds = COMMANDS[command].get("kinds", {})
+    listed = [f"  {kind:12} {about}" for kind, about in kinds.items()]
+    values |= {"kind": kinds} if kinds else {}
+    ending = "\n".join([*(["Kinds:", *listed, ""] if kinds else []), "For example:"])
     parser = CommandParser(
         prog=f"python -m sweeper {command}",
         description=COMMANDS[command]["about"],
-        epilog=f"For example:\n{examples(command)}",
+        epilog=f"{ending}\n{examples(command)}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -80,7 +98,7 @@ def parser_of(command: str, **values: Iterable[str]) -> CommandParser:
 
 
 def help_parser(command: str, words: Sequence[str]) -> CommandParser | None:
-    """Return the parser with the help of a command, if no simulator is needed for it.
+    """Return the parser with the help of a command, or None if only a simulator knows the flags.
 
     The flags of `ask` are in a file with the simulator's name, in `planning/flags/`.
     """
@@ -90,12 +108,7 @@ def help_parser(command: str, words: Sequence[str]) -> CommandParser | None:
 
         name, words = simulator_asked(words, QUESTIONS.names())
         return question_parser(load_from(FLAGS, name, "FLAGS")) if name in FLAGS.names() else None
-    is_complete = "kinds" not in COMMANDS[command]
-    return parser_of(command) if is_complete and "{values}" not in _arguments(command) else None
-
-
-def _arguments(command: str) -> str:
-    return str(COMMANDS[command]["arguments"])
+    return parser_of(command)
 
 
 def simulator_asked(words: Sequence[str], names: Sequence[str]) -> tuple[str, list[str]]:
@@ -139,7 +152,8 @@ def _add(
     own = ("name", "group", "least", "values")
     options = {k: v for k, v in argument.items() if k not in own}
     name = argument["name"]
-    known = spaces() if "values" in argument else values.get(name.lstrip("-"), ())
+    known = argument.get("values") or values.get(name.lstrip("-"), ())
+    known = spaces() if known == "spaces" else known
     if "least" in argument:
         options["type"] = number_of(int, least=argument["least"])
     elif "type" in argument:

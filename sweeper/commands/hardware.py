@@ -108,7 +108,7 @@ def _named(text: str, names: Sequence[str]) -> list[str]:
 def measure(words: list[str]) -> int:
     """Time kernels on this machine's GPU and write the rows."""
     run = importlib.import_module("planning.measure.run")
-    chosen = vars(parse("measure", words, ops=run.FAMILIES, dtype=run.DTYPES))
+    chosen = vars(parse("measure", words))
     chosen["ops"] = chosen["ops"] or ",".join(run.FAMILIES)
     chosen["largest"] = chosen["largest"] or run.UNLIMITED
     ops, dtypes = (chosen.pop(name).split(",") for name in ("ops", "dtype"))

@@ -25,7 +25,6 @@ from simulators.core.errors import UserError
 from sweeper.commands import COMMANDS
 from sweeper.commands.ask import asks_of
 from sweeper.commands.flags import parse, parser_of, question_parser
-from sweeper.commands.query import KINDS
 from sweeper.commands.run import asked_by
 from sweeper.extras import DISTRIBUTION, load_extra
 from sweeper.questions import QUESTIONS
@@ -135,7 +134,7 @@ def tools() -> dict[str, Tool]:
     found["plan"] = Tool("plan", COMMANDS["plan"]["about"], None, ("plan",))
     found["sweep"] = Tool("sweep", "run or resume a sweep; returns its Pareto front", None, ())
     for name in _GENERATED:
-        parser = parser_of(name, kind=KINDS) if name == "query" else parser_of(name)
+        parser = parser_of(name)
         found[name] = Tool(name, COMMANDS[name]["about"], parser, (name,))
     return found
 

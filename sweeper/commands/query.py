@@ -18,7 +18,7 @@ import polars as pl
 from simulators.core.contract import Direction
 from simulators.core.errors import UserError, unknown
 from sweeper.commands import COMMANDS
-from sweeper.commands.flags import parse, parser_of
+from sweeper.commands.flags import parse
 from sweeper.query.analysis import (
     best_per,
     cheapest,
@@ -77,10 +77,7 @@ def warn_of_version(last: Answers) -> None:
 
 def main(words: list[str]) -> int:
     """Compute one analysis, and print or write the table."""
-    parser = parser_of("query", kind=KINDS)
-    kinds = "\n".join(f"  {kind:12} {about}" for kind, about in COMMANDS["query"]["kinds"].items())
-    parser.epilog = f"Kinds:\n{kinds}\n\n{parser.epilog}"
-    chosen = parser.parse_args(words)
+    chosen = parse("query", words)
     if chosen.kind not in KINDS:
         raise unknown(f"there is no query '{chosen.kind}'", chosen.kind, KINDS)
     last = opened(chosen)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from simulators.core.errors import UserError, unknown
 from sweeper.commands.explorer import explorer_file
-from sweeper.commands.flags import parse
+from sweeper.commands.flags import parse, values_of
 from sweeper.commands.query import opened
 from sweeper.extras import load_extra
 from sweeper.report.answers import Answers, latest
@@ -21,12 +21,12 @@ from sweeper.space.shipped_files import spaces
 from sweeper.space.space_file import about
 
 _SUFFIXES = (".png", ".svg", ".pdf")
-PICTURES = ("front", "parallel", "heat", "curves", "sensitivity", "waterfall")
+PICTURES = values_of("report", "--plot")
 
 
 def report(words: list[str]) -> int:
     """Write the page, or a picture."""
-    chosen = parse("report", words, plot=PICTURES)
+    chosen = parse("report", words)
     last = opened(chosen)
     last = (last.across(chosen.across) if chosen.across else last).loaded
     if last.front.is_empty():

@@ -19,12 +19,12 @@ from simulators.core.fields import Column, columns_of
 from simulators.core.folder import FOLDERS, SIMULATORS, is_trusted, runnable, trust_file, trusted
 from sweeper import engines, samplers
 from sweeper.commands import COMMANDS
-from sweeper.commands.flags import CommandParser, complete, parse
+from sweeper.commands.flags import CommandParser, complete, parse, values_of
 from sweeper.report.tables import print_words, write_text
 from sweeper.space.shipped_files import spaces
 from sweeper.space.space_file import KEYS, SpaceConfig, flat, read_space
 
-SHELLS = ("bash", "zsh", "fish")
+SHELLS = values_of("completion", "shell")
 _NOTATION = "a value, a list, or a range: 1..8, 0.5..32 log 13, pow2 1..64, capacity 0.1..64"
 _SETTINGS = ("outputs=", "output=json", "output=text", "plot=false", "failures.retry=true")
 
@@ -33,7 +33,7 @@ def completion(words: list[str]) -> int:
     """Print the completion script of a shell."""
     from argcomplete.shell_integration import shellcode
 
-    shell = parse("completion", words, shell=SHELLS).shell
+    shell = parse("completion", words).shell
     if shell not in SHELLS:
         raise unknown(f"there is no completion for '{shell}'", shell, SHELLS)
     print(shellcode(["sweeper"], shell=shell))

@@ -33,7 +33,7 @@ _RECIPE, _RECIPES = "serving_recipes", (".yaml", ".yml")
 def list_names(words: list[str]) -> int:
     """Print the names of one kind, or of all."""
     everything = kinds()
-    chosen = parse("list", words, kind=sorted(everything))
+    chosen = parse("list", words)
     if chosen.kind is not None and chosen.kind not in everything:
         plural = FOLDERS[chosen.kind].plural if chosen.kind in FOLDERS else f"{chosen.kind}s"
         if plural not in everything:
@@ -189,7 +189,7 @@ _CHECK_HEADER = ["", "check", "error", "limit", "rows", "baseline"]
 def accuracy(words: list[str]) -> int:
     """Print the checks of a simulator, a model or a GPU; by default the main figures."""
     known = stored()
-    chosen = parse("accuracy", words, simulators=known)
+    chosen = parse("accuracy", words)
     for name in chosen.simulators:
         if name not in known:
             raise UnknownNameError("group of checks", name, known)

@@ -24,7 +24,7 @@ from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
 from simulators.core.folder import PACKAGES, TRUST, trusted
 from sweeper.engines.pool import LostWorker, UnfitWorker, Worker, WorkerPool
-from sweeper.engines.task import Task
+from sweeper.engines.task import Task, keep_freed_memory
 from sweeper.extras import DISTRIBUTION
 from sweeper.space.points import Batch
 from sweeper.store.keys import define
@@ -120,6 +120,7 @@ class _Remote:
         for name in sorted({*stored, *here}):
             if stored.get(name) != here.get(name):
                 return f"it reads other files for '{name or 'every point'}'"
+        keep_freed_memory()
         task.warm_up()
         task.limits.hold_memory()
         return ""

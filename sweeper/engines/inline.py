@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from simulators.core.jit import has_compiled
 from sweeper.engines import Say
 from sweeper.engines.chunks import Chunks
-from sweeper.engines.task import Task
+from sweeper.engines.task import Task, keep_freed_memory
 from sweeper.space.points import Batch
 from sweeper.store.store import Part
 
@@ -24,6 +24,7 @@ class Inline:
     @contextmanager
     def open(self) -> Iterator[_ThisProcess]:
         """Return this process as the pool."""
+        keep_freed_memory()
         yield _ThisProcess()
 
 

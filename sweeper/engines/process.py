@@ -29,7 +29,7 @@ from simulators.core.errors import UserError
 from sweeper.engines import Pool
 from sweeper.engines.chunks import PROBE_S, Estimate, measured
 from sweeper.engines.pool import ONE_THREAD, LostWorker, Worker, WorkerPool
-from sweeper.engines.task import Task
+from sweeper.engines.task import Task, keep_freed_memory
 from sweeper.space.points import Batch
 from sweeper.store.store import Part
 
@@ -227,6 +227,7 @@ class _Orders:
         os.environ.clear()
         os.environ.update(environment)
         self.task = task
+        keep_freed_memory()
         task.warm_up()
         task.limits.hold_memory()
         return "ready"

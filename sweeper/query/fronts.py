@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import moocore
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,8 +21,11 @@ Matrix = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 _LARGEST = np.finfo(np.float64).max
-_LARGE, _SAMPLE, _STRONG = 20_000, 10_000, 8
+_LARGE, _STRONG = 20_000, 8
 """Rows above which all rows are first compared with `_STRONG` members of the front of a sample."""
+_SAMPLES, _WORTHWHILE = (1_000, 5_000), 0.05
+"""Rows of the samples, and the share of each that these members must dominate: where objectives
+conflict, the comparison removes too few rows."""
 
 
 def distinct_front(values: Matrix) -> tuple[Ints, Ints]:
@@ -38,6 +40,9 @@ def distinct_front(values: Matrix) -> tuple[Ints, Ints]:
     """
     rows = nondominated(values)
     vectors = values[rows] + 0.0  # -0.0 equals 0.0
+    ordered = np.sort(vectors[:, 0])
+    if (ordered[1:] > ordered[:-1]).all():  # no two vectors are equal
+        return rows, np.ones(len(rows), np.int64)
     _, first, ties = np.unique(vectors, axis=0, return_index=True, return_counts=True)
     order = np.argsort(first)
     return rows[first[order]], ties[order]
@@ -47,22 +52,36 @@ def nondominated(values: Matrix) -> Ints:
     """Return the rows that no other row dominates, equal rows included."""
     left = np.flatnonzero(~np.isnan(values.T).any(axis=0))
     if len(left) > _LARGE:
-        sample = values[left[:: len(left) // _SAMPLE]]
-        front = sample[nondominated(sample)]
-        ranks = np.argsort(np.argsort(front, axis=0), axis=0).sum(axis=1)
-        left = left[~dominated(values, front[np.argsort(ranks)[:_STRONG]])[left]]
+        for size in _SAMPLES:
+            sample = values[left[:: len(left) // size | 1]]  # odd, as most periods of grids are not
+            front = sample[nondominated(sample)]
+            ranks = np.argsort(np.argsort(front, axis=0), axis=0).sum(axis=1)
+            strong = front[np.argsort(ranks)[:_STRONG]]
+            if dominated(sample, strong).mean() < _WORTHWHILE:
+                break
+        else:
+            left = left[~dominated(values, strong)[left]]
     if not len(left):
         return left
-    finite = np.clip(values[left], -_LARGEST, _LARGEST)  # moocore crashes on infinite values
+    import moocore  # here, since it loads an HTTP client for its data sets
+
+    order = left[np.argsort(values[left, 0])]  # a fifth faster than in any other order
+    finite = np.clip(values[order], -_LARGEST, _LARGEST)  # moocore crashes on infinite values
     is_best: Mask = moocore.is_nondominated(finite, keep_weakly=True)
-    return left[is_best]
+    return np.sort(order[is_best])
 
 
 def dominated(values: Matrix, members: Matrix) -> Mask:
     """Return a mask of the rows that a member dominates: no worse anywhere, better somewhere."""
-    found, columns = np.zeros(len(values), bool), np.ascontiguousarray(values.T)
-    for member in members[:, :, np.newaxis]:
-        found |= (columns >= member).all(axis=0) & (columns > member).any(axis=0)
+    found = np.zeros(len(values), bool)
+    first, *others = np.ascontiguousarray(values.T)
+    for member in members:
+        is_no_better = first >= member[0]
+        for column, value in zip(others, member[1:], strict=True):
+            is_no_better &= column >= value
+        equal = np.flatnonzero(is_no_better & (first == member[0]))
+        is_no_better[equal] = (values[equal] != member).any(axis=1)
+        found |= is_no_better
     return found
 
 
@@ -155,6 +174,8 @@ def hypervolume(values: Matrix, reference: Sequence[float]) -> float:
         raise UserError(
             f"the reference point has {len(reference)} values for {values.shape[1]} objectives"
         )
+    import moocore
+
     front = values[distinct_front(values)[0]]
     return float(moocore.hypervolume(front, ref=reference)) if len(front) else 0.0
 

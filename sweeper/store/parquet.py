@@ -160,7 +160,7 @@ def _footer(tail: bytes | memoryview) -> int:
 
 
 _META = b"sweeper"
-_SMALL = 20_000  # rows below which lz4 compresses: zstd has a set-up time per page
+_PAGE = 8 << 20  # bytes of a page; smaller pages only cost time, since parts are read whole
 _WRITING_S = 3600.0  # age of a temporary file from which its writer must be dead
 _LAG_S, _STEP_S = 5.0, 0.1  # time in which a file appears on other machines; interval of checks
 
@@ -305,12 +305,12 @@ def explained(error: OSError, folder: str) -> UserError:
 def _content(name: str, table: pa.Table, meta: str) -> list[pa.Buffer | bytes]:
     """Return a file of one row group; dictionaries are an encoding, not a type."""
     content = pa.BufferOutputStream()
-    codec, level = ("lz4", None) if len(table) < _SMALL else ("zstd", 1)
     with pq.ParquetWriter(
         content,
         table.schema,
-        compression=codec,
-        compression_level=level,
+        compression="lz4",  # a fifth faster than zstd, and a tenth larger
+        data_page_size=_PAGE,
+        write_batch_size=max(len(table), 1),
         write_statistics=False,
         store_schema=False,
         write_page_checksum=True,

@@ -28,7 +28,7 @@ def table(seed: int) -> Matrix:
     return values
 
 
-def small_sizes(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
+def small_sizes(monkeypatch: pytest.MonkeyPatch, **sizes: object) -> None:
     """Let tables count as large when they have more rows than these."""
     for name, size in sizes.items():
         monkeypatch.setattr(fronts, f"_{name}", size)
@@ -38,13 +38,13 @@ def small_sizes(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
     "sizes",
     [
         {},
-        {"LARGE": 4, "SAMPLE": 2, "STRONG": 1},  # after a comparison with strong rows
-        {"LARGE": 9, "SAMPLE": 4, "STRONG": 2},
+        {"LARGE": 4, "SAMPLES": (2, 2), "STRONG": 1},  # after a comparison with strong rows
+        {"LARGE": 9, "SAMPLES": (4, 4), "STRONG": 2},
     ],
 )
 @pytest.mark.parametrize("seed", range(25))
 def test_front_rows_are_nondominated_and_other_rows_are_dominated(
-    seed: int, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    seed: int, sizes: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_sizes(monkeypatch, **sizes)
     values = table(seed)
@@ -80,9 +80,9 @@ def test_dominating_row_replaces_all_dominated_rows() -> None:
     assert (rows.tolist(), ties.tolist()) == ([2, 3], [1, 2])
 
 
-@pytest.mark.parametrize("sizes", [{}, {"LARGE": 3, "SAMPLE": 2, "STRONG": 1}])
+@pytest.mark.parametrize("sizes", [{}, {"LARGE": 3, "SAMPLES": (2, 2), "STRONG": 1}])
 def test_each_group_has_a_separate_front(
-    sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    sizes: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_sizes(monkeypatch, **sizes)
     rows_of = [

@@ -12,10 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from planning.measure.shapes import DTYPES, FAMILIES
 from sweeper.__main__ import USAGE, main
 from sweeper.commands import COMMANDS
+from sweeper.commands.flags import values_of
 from sweeper.commands.query import KINDS
 from sweeper.commands.setup import SHELLS
+from sweeper.commands.show import kinds
+from sweeper.report.evidence import stored
 from tests.conftest import ROOT
 
 
@@ -109,11 +113,17 @@ def test_both_entry_points_import_modules_of_the_current_folder(tmp_path: Path) 
         assert "9 points of the simulator 'mine.toy'" in done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("words", ["--help", "fit --help", "pareto --help", "export --help"])
-def test_help_imports_no_numerical_library(words: str) -> None:
-    asked = (
-        f"from sweeper.__main__ import main; import sys; main({words.split()}); print(*sys.modules)"
-    )
+def test_values_in_the_help_are_those_that_commands_accept() -> None:
+    assert values_of("list", "kind") == tuple(sorted(kinds()))
+    assert values_of("accuracy", "simulators") == tuple(stored())
+    assert values_of("measure", "--ops") == tuple(FAMILIES)
+    assert values_of("measure", "--dtype") == tuple(DTYPES)
+
+
+@pytest.mark.parametrize("command", [f"{c} --help" for c in COMMANDS if c != "ask"] + ["--help"])
+def test_help_imports_no_numerical_library(command: str) -> None:
+    words = command.split()
+    asked = f"from sweeper.__main__ import main; import sys; main({words}); print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", asked], capture_output=True, text=True, cwd=ROOT, check=True
     )

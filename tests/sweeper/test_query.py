@@ -73,7 +73,7 @@ def test_front_of_a_small_table_matches_brute_force(values: Matrix) -> None:
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare tables of five rows with strong rows first, as large tables are."""
     monkeypatch.setattr(fronts, "_LARGE", 4)
-    monkeypatch.setattr(fronts, "_SAMPLE", 2)
+    monkeypatch.setattr(fronts, "_SAMPLES", (2, 2))
 
 
 @given(values=tables())
