@@ -35,8 +35,11 @@ QUESTIONS = FOLDER.parent / "tests" / "questions"
 HALF = 0.5
 KNOWLEDGE = """Public deployments, in percent. Default options: model, precisions, GPU, parallelism,
 lengths, clients and release are known. Three own rows: default options, corrected by three measured
-rows of the model, GPU, dtype and release, which are not tested. Coverage is of the 90 % interval.
-Constants are those fitted for engines and API servers."""
+rows of the model, GPU, dtype and runtime, which are not tested. Three rows of a server: rows of the
+same release, client and parallelism. Coverage is of the 90 % interval. Constants are those fitted
+for engines and API servers."""
+
+OWN_ROWS = ("three own rows", "three rows of a server")
 
 TOOLS = ("AISimulate", "LLMServingSim", "LLMCompass", "Calculon")
 OTHERS = {
@@ -137,7 +140,7 @@ def by_knowledge(known: Mapping[str, Sequence[Check]]) -> str:
     titles = [f"{metric} {said}" for metric in METRICS for said in statistics.values()]
     constants = sum(one.numbers for one in calibrations.kinds() if one.what == ENGINES)
     lines = []
-    for given in ("default options", "launch recipes", "three own rows"):
+    for given in ("default options", "launch recipes", *OWN_ROWS):
         for kept, ending in (("without excluded rows", ""), ("all rows", "_of_all")):
             found = [
                 checks.get(f"headlines.{name}{ending} {given} {metric}")
