@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -158,7 +159,7 @@ def initial_state(
         pool=pool,
         gauge=np.zeros((replicas, at.GAUGE_COLUMNS)),
         load=np.zeros((at.LOAD_ROWS, replicas), np.int64),
-        waiting=np.empty((replicas, ring), np.int64),
+        waiting=_sparse_zeros(replicas, ring),
         waiting_kv=np.empty((replicas, ring if decoders else 1), np.int64),
         running=np.empty((replicas, capacity), np.int64),
         batch=np.empty((slots, capacity), np.int64),
@@ -265,11 +266,24 @@ def _tree(allowed: ReplicaLimits, asked: Requests, request: Ints, pool: Ints) ->
     request[1:, at.PATH] = shared.stops[:-1]
     steps, rows = shared.nodes.size, int(shared.nodes.max()) + 2
     pool[:, at.TREE_ROOT] = roots = steps + rows * np.arange(pool.shape[0])
-    tree = np.zeros((steps + rows * roots.size, at.TREE_COLUMNS), np.int64)
+    tree = _sparse_zeros(steps + rows * roots.size, at.TREE_COLUMNS)
     tree[:steps, at.NODE], tree[:steps, at.END] = shared.nodes, shared.ends // allowed.block_size
     for ring in (at.NEWER, at.HOST_NEWER):
         tree[roots, ring] = tree[roots, ring + 1] = roots
     return tree
+
+
+def _sparse_zeros(rows: int, columns: int) -> Ints:
+    """Return zeros whose memory is taken page by page, where a replica writes.
+
+    A replica sees few of all prefixes and requests. numpy asks for huge pages, each of which holds
+    nodes of many sessions: a trace on many replicas would take the memory of all their trees.
+    """
+    if rows * columns == 0 or not hasattr(mmap, "MADV_NOHUGEPAGE"):  # not on Linux
+        return np.zeros((rows, columns), np.int64)
+    pages = mmap.mmap(-1, 8 * rows * columns, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    pages.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(pages, np.int64, rows * columns).reshape(rows, columns)
 
 
 def fifo_departures(arrival_s: Floats, service_s: Floats) -> Floats:
