@@ -1,4 +1,4 @@
-"""Milliseconds of a filter in the explorer page over a million designs, measured in the page.
+"""CPU-milliseconds of a filter in the explorer page over a million designs, measured in the page.
 
 Needs Debian's chromium and chromium-driver, and selenium.
 """
@@ -72,7 +72,7 @@ def write_million(folder: Path) -> None:
 
 
 def main() -> None:
-    """Print the median time of each kind of filter."""
+    """Print the CPU time of each kind of filter, and the time by the clock."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
@@ -98,17 +98,25 @@ def _measured(browser: Any, address: str) -> list[Check]:
     WebDriverWait(browser, 120).until(lambda b: b.execute_script(ready))
     rows = int(browser.execute_script("return state.first.rows"))
     took = "return Number(document.documentElement.dataset.took)"
+    browser.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
     checks = []
     for name, script in _FILTERS.items():
-        times = [
-            float(browser.execute_script(f"const i = arguments[0]; {script}; {took}", i))
-            for i in range(_RUNS)
-        ]
-        used = statistics.median(times)
-        note = f"{min(times):.0f} to {max(times):.0f} ms"
-        checks.append(Check(name, used, "ms", LIMIT_MS, used <= LIMIT_MS, rows, note))
+        spent, times = [], []
+        for i in range(_RUNS):
+            before = _script_ms(browser)
+            times.append(browser.execute_script(f"const i = arguments[0]; {script}; {took}", i))
+            spent.append(_script_ms(browser) - before)
+        used = statistics.median(spent)
+        note = f"{statistics.median(times):.0f} ms by the clock of the page"
+        checks.append(Check(name, used, "CPU-ms", LIMIT_MS, used <= LIMIT_MS, rows, note))
     browser.execute_script(_CLEAR)
     return checks
+
+
+def _script_ms(browser: Any) -> float:
+    """Return the CPU-milliseconds that the main thread of the page has taken."""
+    metrics = browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+    return 1e3 * float(next(m["value"] for m in metrics if m["name"] == "TaskDuration"))
 
 
 if __name__ == "__main__":

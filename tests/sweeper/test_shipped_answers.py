@@ -90,3 +90,18 @@ def test_report_page_renders_at_two_widths_and_themes(
             assert found == none, (width, theme)
     severe = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
     assert severe == []
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_explorer_page_opens(name: str, shipped: str, browser: Any, tmp_path: Path) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    file = tmp_path / "page.html"
+    assert main(["report", name, "--explore", "--outputs", shipped, "--file", str(file)]) == 0
+    browser.get(file.resolve().as_uri())
+    WebDriverWait(browser, 30).until(
+        lambda b: b.execute_script("return document.documentElement.dataset.ready") == "yes"
+    )
+    assert browser.find_elements("css selector", "#front-table tbody tr")
+    assert browser.find_elements("css selector", "#pivot-table tbody tr")
+    assert browser.get_log("browser") == []

@@ -324,10 +324,10 @@ function paint(u, x, y, spans) {
 function density(ctx, bbox, sweep, cx, cy, spans, shade, tint, cell) {
   const wide = Math.ceil(bbox.width / cell), high = Math.ceil(bbox.height / cell), counts = new Uint32Array(wide * high), last = shade?.values && new Int32Array(wide * high);
   const [sx, sy] = spans.map(({ log, range: [a, b] }) => { const [low, top] = log ? [Math.log(a), Math.log(b)] : [a, b]; return { log, low, per: 1 / (top - low) }; });
-  const { fails } = sweep, xs = cx.values, ys = cy.values;
+  const { fails } = sweep, [xs, ys] = [[cx, sx], [cy, sy]].map(([c, { log }]) => (log ? c.places : c.values));
   for (let r = 0; r < fails.length; r++) {
     if (fails[r] !== 0) continue;
-    const px = Math.floor(((sx.log ? Math.log(xs[r]) : xs[r]) - sx.low) * sx.per * wide), py = Math.floor((1 - ((sy.log ? Math.log(ys[r]) : ys[r]) - sy.low) * sy.per) * high);
+    const px = Math.floor((xs[r] - sx.low) * sx.per * wide), py = Math.floor((1 - (ys[r] - sy.low) * sy.per) * high);
     if (px >= 0 && px < wide && py >= 0 && py < high) {
       counts[py * wide + px]++;
       if (last) last[py * wide + px] = r;

@@ -57,18 +57,19 @@ class Sweep {
     for (const v of values) { if (v < low) low = v; if (v > high) high = v; if (v !== v) column.isPartial = true; }
     if (!(low <= high)) [low, high] = [0, 1];
     column.log = !column.isText && low > 0 && high > 20 * low;
-    Object.assign(column, { low, high, bins: new Uint8Array(this.rows) });
+    Object.assign(column, { low, high, bins: new Uint8Array(this.rows), places: values });
+    if (column.log) {
+      column.places = new Float64Array(this.rows);
+      for (let r = 0; r < values.length; r++) column.places[r] = Math.log(values[r]);
+    }
     if (levels && levels.length <= FEW) {
       column.bins = column.codes;
       column.ends = levels.map((_, code) => [code, code]);
       return;
     }
     const at = (v) => (column.log ? Math.log(v) : v), from = at(low), step = (at(high) - from) / BINS || 1;
-    const back = (x) => (column.log ? Math.exp(x) : x);
-    for (let r = 0; r < values.length; r++) {
-      const v = values[r];
-      column.bins[r] = v === v ? Math.min(BINS - 1, Math.floor((at(v) - from) / step)) : MISSING;
-    }
+    const back = (x) => (column.log ? Math.exp(x) : x), { places, bins } = column;
+    for (let r = 0; r < places.length; r++) bins[r] = places[r] === places[r] ? Math.min(BINS - 1, (places[r] - from) / step) : MISSING;
     column.ends = Array.from({ length: BINS }, (_, i) => [back(from + i * step), back(from + (i + 1) * step)]);
   }
 
