@@ -72,7 +72,7 @@ def write_million(folder: Path) -> None:
 
 
 def main() -> None:
-    """Print the CPU time of each kind of filter, and the time by the clock."""
+    """Print the CPU time of each kind of filter, and the wall time."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
@@ -107,7 +107,7 @@ def _measured(browser: Any, address: str) -> list[Check]:
             times.append(browser.execute_script(f"const i = arguments[0]; {script}; {took}", i))
             spent.append(_script_ms(browser) - before)
         used = statistics.median(spent)
-        note = f"{statistics.median(times):.0f} ms by the clock of the page"
+        note = f"{statistics.median(times):.0f} ms of wall time in the page"
         checks.append(Check(name, used, "CPU-ms", LIMIT_MS, used <= LIMIT_MS, rows, note))
     browser.execute_script(_CLEAR)
     return checks
