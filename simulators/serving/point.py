@@ -31,6 +31,12 @@ ARRIVALS = (*GAPS, CLOSED, *MODULATED)
 MIXED_STEPS = BATCH, UNIFIED, OVERLAPPED, ADDITIVE = "batch", "unified", "overlapped", "additive"
 SAMPLINGS = LIKELIEST, NUCLEUS = "likeliest", "nucleus"
 OFFLOADS = HOST, PEER, SSD = "host", "peer", "ssd"
+NOT_SHARED = "nothing"
+TIERS = HOST_MEMORY, NVME, REMOTE = "host", "nvme", "remote"
+"""From the nearest to the farthest."""
+WRITE_POLICIES = THROUGH, SELECTIVE, BACK = "write_through", "write_through_selective", "write_back"
+EVICTIONS = LRU, LFU, BELADY = "lru", "lfu", "belady"
+LOADS = OF_BATCH, OF_REQUEST = "batch", "request"
 PREEMPTIONS = RECOMPUTE, SWAP, CACHED = "recompute", "swap", "cached"
 FRONTENDS = AUTO, NONE = "auto", "none"
 RULES = _, ON, OFF = AUTO, "on", "off"
@@ -132,6 +138,91 @@ class CacheConfig:
         "target of swapped requests and evicted prefixes: host, peer (another GPU), ssd (prefixes)",
         OFFLOADS,
         declare=choice,
+    )
+    view_refresh_s: float = choice(
+        "age at which a router's view of the prefix caches is renewed; 0: always current",
+        unit="s",
+        at_least=0.0,
+        default=0.0,
+    )
+
+
+@dataclass(frozen=True)
+class KVTiersConfig:
+    """Tiers of the KV cache behind `cache.prefix_host_bytes`: NVMe drives and a remote store."""
+
+    nvme_bytes: float = choice(
+        "NVMe drives per GPU for cached prefixes", unit="B", at_least=0.0, default=0.0
+    )
+    nvme_read_bytes_per_s: float | None = choice(
+        "read rate of the drives per GPU; null: 6.9 GB/s, one PCIe 4.0 drive",
+        unit="B/s",
+        above=0.0,
+        default=None,
+    )
+    nvme_write_bytes_per_s: float | None = choice(
+        "write rate of the drives per GPU; null: 4.1 GB/s, one PCIe 4.0 drive",
+        unit="B/s",
+        above=0.0,
+        default=None,
+    )
+    nvme_latency_s: float = choice(
+        "latency of a load from NVMe", unit="s", at_least=0.0, default=1e-4
+    )
+    remote_bytes: float = choice(
+        "remote store for cached prefixes, shared by all replicas",
+        unit="B",
+        at_least=0.0,
+        default=0.0,
+    )
+    remote_read_bytes_per_s: float | None = choice(
+        "read rate of the store per GPU of a replica; null: the network card's",
+        unit="B/s",
+        above=0.0,
+        default=None,
+    )
+    remote_write_bytes_per_s: float | None = choice(
+        "write rate of the store per GPU of a replica; null: the network card's",
+        unit="B/s",
+        above=0.0,
+        default=None,
+    )
+    remote_total_bytes_per_s: float | None = choice(
+        "rate of the whole store, for all replicas; null: no limit",
+        unit="B/s",
+        above=0.0,
+        default=None,
+    )
+    remote_latency_s: float = choice(
+        "latency of a load from the store", unit="s", at_least=0.0, default=1e-3
+    )
+    shared: str = choice(
+        "first of the tiers host, nvme and remote that all replicas share, with those behind it; "
+        "or nothing",
+        known=(REMOTE, NVME, HOST_MEMORY, NOT_SHARED),
+        default=REMOTE,
+    )
+    write_policy: str = choice(
+        "when blocks are written to tiers: write_through (to all tiers when a request ends), "
+        "write_through_selective (then, if used twice) or write_back (to the next tier, on "
+        "eviction)",
+        known=WRITE_POLICIES,
+        default=THROUGH,
+    )
+    eviction: str = choice(
+        "eviction from tiers: lru, lfu, or belady (farthest next use: a bound for traces)",
+        known=EVICTIONS,
+        default=LRU,
+    )
+    page_tokens: int = choice(
+        "tokens of a page, of which tiers hold and load whole ones; 0: a KV block",
+        at_least=0,
+        default=0,
+    )
+    load: str = choice(
+        "what waits for a load: the batch, or only the request while others run",
+        known=LOADS,
+        default=OF_BATCH,
     )
 
 
@@ -568,6 +659,7 @@ class ServingPoint:
     l2_scale: float = built("what-if: L2 size, relative", above=0.0, default=1.0)
     speculation: SpeculationConfig = group(SpeculationConfig)
     cache: CacheConfig = group(CacheConfig)
+    kv_tiers: KVTiersConfig = group(KVTiersConfig)
     pools: PoolsConfig = group(PoolsConfig)
     moe: MoeConfig = group(MoeConfig)
     scheduling: SchedulingConfig = group(SchedulingConfig)

@@ -16,13 +16,12 @@ from simulators.serving.engine import limits as limits_module
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.limits import (
     ReplicaLimits,
-    host_tier,
     kv_blocks,
     limits_of,
     load_scheduler,
     ranks_of,
-    swap_space,
 )
+from simulators.serving.engine.tier_limits import swap_space, tiers_of
 from simulators.serving.point import HOST, PEER, CacheConfig, ServingPoint
 from simulators.serving.speculation import Drafter
 
@@ -84,7 +83,7 @@ def test_compiled_kernels_read_limits_as_integers() -> None:
         at.SWAP_CAPACITY: 7,
         at.MOVE_NS: 1500,
         at.PREFIX_CACHING: 0,
-        at.HOST_CACHE_CAPACITY: 0,
+        at.NUM_TIERS: 0,
         at.RANKS: 3,
         at.NUM_DRAFT_TOKENS: 2,
         at.SEED: 0,
@@ -112,7 +111,9 @@ def test_compiled_kernels_read_limits_as_integers() -> None:
         at.DRAFT_MAX_RUNNING + 1: 7,
     }
     assert {name: int(vector[name]) for name in names} == names
-    assert len(names) - 4 + 2 * at.MOST_DRAFTED == at.LIMITS == vector.size
+    assert len(names) - 4 + 2 * at.MOST_DRAFTED == at.TIER_CAPACITY
+    assert vector.size == at.LIMITS
+    assert not vector[at.TIER_CAPACITY :].any()
     assert int(replace(BASE, move_s=1.5).vector()[at.MOVE_NS]) == 1_500_000_000
 
 
@@ -347,12 +348,10 @@ def test_prefix_is_loaded_from_storage_if_faster_than_recompute() -> None:
         cache=CacheConfig(prefix_caching=True, prefix_host_bytes=1e12, offload_to="ssd"),
     )
     small = replace(wide, model="llama3_2_1b", tp=1)
-    (blocks, move_s), (none, _) = (
-        host_tier(one, deployment_of(one).hardware.replica) for one in (wide, small)
-    )
+    [tier], none = (tiers_of(one, deployment_of(one).hardware.replica) for one in (wide, small))
     block_bytes = 16 * 80 * 2 * 128 * 2  # of one of eight heads
-    assert (blocks, none) == (int(1e12 // block_bytes), 0)
-    assert move_s == pytest.approx(block_bytes / 6.9e9)
+    assert (tier.capacity, none) == (int(1e12 // block_bytes), ())
+    assert tier.read_s == pytest.approx(block_bytes / 6.9e9)
     swapped = replace(LLAMA, cache=replace(LLAMA.cache, preemption="swap", offload_to="ssd"))
     with pytest.raises(Infeasible, match="swap_goes_to_memory"):
         limits_of(swapped, hardware(), load_scheduler("vllm"), LENGTHS)

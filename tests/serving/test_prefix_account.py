@@ -18,6 +18,7 @@ from simulators.serving.demand.requests import Requests, behind_system_prompt
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.limits import ReplicaLimits
 from simulators.serving.engine.replica import ReplicaState
+from simulators.serving.engine.tier_limits import KVTier
 from simulators.serving.point import CacheConfig, ServingPoint
 from simulators.serving.routers import cache_aware
 from simulators.serving.run import run_of
@@ -26,6 +27,12 @@ from tests.serving.cases import asked, limits, pure_python, run
 CACHING = ("sarathi", "sglang", "trtllm", "vllm_v1")
 SURE = (0.8, 0.5)
 """Shares of iterations that accept at least one, and two, of two drafts."""
+
+
+def host(blocks: int) -> dict[str, Any]:
+    """Return limits with a tier of some blocks, loaded before the batch."""
+    tiers = (KVTier(name="host", capacity=blocks, read_s=1e-4),) if blocks else ()
+    return {"tiers": tiers, "inline_tiers": len(tiers)}
 
 
 def hashed(paths: list[list[int]], gap_s: float, block: int = 16, output: int = 1) -> Requests:
@@ -112,13 +119,13 @@ def test_hits_of_both_tiers_are_those_of_two_dictionaries(capacity: int, on_host
         watermark=0.0,
         token_budget=4096,
         prefix_caching=True,
-        host_cache_capacity=on_host,
+        **host(on_host),
         move_s=1e-4,
     )
     state = run(hashed(paths, 100.0), "vllm_v1", allowed=allowed)
     hits, fetched = in_two_dictionaries(paths, capacity, on_host)
     assert (state.request[:, at.NUM_CACHED] // 16).tolist() == hits
-    assert state.pool[0, at.HOST_FETCHED_BLOCKS] == sum(fetched) > 0
+    assert state.pool[0, at.TIER_FETCHED] == sum(fetched) > 0
 
 
 def test_concurrent_request_hits_completed_blocks() -> None:
@@ -174,17 +181,17 @@ def test_evicted_blocks_are_restored_from_the_host() -> None:
         run(
             hashed(paths, 100.0),
             "vllm_v1",
-            allowed=dataclasses.replace(tight, host_cache_capacity=blocks),
+            allowed=dataclasses.replace(tight, **host(blocks)),
         )
         for blocks in (0, 30, 15)
     )
     assert forgets.request[:, at.NUM_CACHED].sum() < keeps.request[:, at.NUM_CACHED].sum()
     assert keeps.request[3:, at.NUM_CACHED].tolist() == [160] * 6
-    moved = keeps.pool[0, at.HOST_FETCHED_BLOCKS]
+    moved = keeps.pool[0, at.TIER_FETCHED]
     assert 0 < moved <= 60
     waited = keeps.times[:, at.FIRST_TOKEN] - keeps.times[:, at.SCHEDULED]
     assert waited[3:].sum() > 0.5 * moved
-    assert small.pool[0, at.HOST_CACHED_BLOCKS] <= 15
+    assert small.tree[small.pool[0, at.TIER_ROOT], at.TREE_COLUMNS] <= 15
     assert_settled(keeps)
 
 
@@ -195,15 +202,19 @@ def assert_settled(state: ReplicaState) -> None:
     assert (pool[:, at.MAX_USED_BLOCKS] <= pool[:, at.TOTAL_BLOCKS]).all()
     assert (state.request[:, [at.BLOCKS, at.HELD_NODES]] == 0).all()
     assert (pool[:, at.CACHED_FREE_BLOCKS] <= pool[:, at.TOTAL_BLOCKS]).all()
-    assert (pool[:, at.HOST_CACHED_BLOCKS] <= state.limits[at.HOST_CACHE_CAPACITY]).all()
     rows = np.append(pool[:, at.TREE_ROOT], len(tree))
     for replica in range(len(pool)):
         nodes = tree[rows[replica] + 1 : rows[replica + 1]]
         assert (nodes[:, at.REF_COUNT] == 0).all()
         assert ((nodes[:, at.NEWER] > 0) == (nodes[:, at.CACHED_BLOCKS] > 0)).all()
         assert nodes[:, at.CACHED_BLOCKS].sum() == pool[replica, at.CACHED_FREE_BLOCKS]
-        assert nodes[:, at.HOST_BLOCKS].sum() == pool[replica, at.HOST_CACHED_BLOCKS]
-        assert ((nodes[:, at.HOST_NEWER] > 0) == (nodes[:, at.HOST_BLOCKS] > 0)).all()
+        for tier in range(state.limits[at.NUM_TIERS]):
+            root, column = pool[replica, at.TIER_ROOT + tier], at.TREE_COLUMNS + 4 * tier
+            size = rows[replica + 1] - rows[replica]
+            held = tree[root + 1 : root + size, column]
+            assert held.sum() == tree[root, column] <= state.limits[at.TIER_CAPACITY + tier]
+            linked = tree[root + 1 : root + size, column + at.TIER_NEWER]
+            assert ((linked > 0) == (held > 0)).all()
 
 
 @st.composite
@@ -264,7 +275,7 @@ def test_tokens_and_blocks_are_conserved_with_prefix_cache_drafts_and_preemption
     replicas: int,
     drafted: int,
     layout: tuple[int, int],
-    host: int,
+    on_host: int,
 ) -> None:
     stages, ranks = layout
     allowed = caching(
@@ -273,7 +284,7 @@ def test_tokens_and_blocks_are_conserved_with_prefix_cache_drafts_and_preemption
         acceptance=SURE[:drafted],
         stages=stages,
         ranks=ranks,
-        host_cache_capacity=host,
+        **host(on_host),
         move_s=1e-4,
     )
     state = run(requests, scheduler, allowed=allowed, replicas=replicas)

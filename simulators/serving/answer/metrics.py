@@ -142,7 +142,11 @@ class ServingMetrics:
     prompt_flops_saved: float | None = _use(
         "share of prompt FLOPs saved by the prefix cache; null without"
     )
-    kv_fetched_tokens: int | None = _use("tokens of prefixes copied back from the host")
+    hbm_hit_ratio: float | None = _use("share of prompt tokens found in GPU memory")
+    host_hit_ratio: float | None = _use("share found in host memory; null without such a tier")
+    nvme_hit_ratio: float | None = _use("share found on NVMe drives; null without such a tier")
+    remote_hit_ratio: float | None = _use("share found in the remote store; null without one")
+    kv_fetched_tokens: int | None = _use("tokens of prefixes loaded from tiers into GPU memory")
     cached_tokens: int | None = _use("prompt tokens found in the prefix cache at first admission")
     preemptions_recompute: int = _count("preemptions by recomputation", better="min")
     preemptions_swap: int | None = _count("preemptions by swapping")

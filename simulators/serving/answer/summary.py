@@ -32,7 +32,7 @@ from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import AutoscalingPlan, Deployment, pools_of
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import ReplicaState, gap_edges_s
-from simulators.serving.point import STEADY, ServingPoint
+from simulators.serving.point import STEADY, TIERS, ServingPoint
 from simulators.serving.prices.iteration_table import IterationTable
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
@@ -579,9 +579,10 @@ def _use(
     return {
         "energy_j_per_token": joules,
         "prefix_hit_ratio": float(cached / run.asked.prompt_tokens[lookups].sum()),
+        **_hit_ratios(state, lookups, int(run.asked.prompt_tokens[lookups].sum())),
         "prompt_flops_saved": _flops_saved(run) if run.point.is_prefix_caching else None,
         "cached_tokens": cached,
-        "kv_fetched_tokens": counted[at.HOST_FETCHED_BLOCKS] * run.point.block_size,
+        "kv_fetched_tokens": sum(counted[at.TIER_FETCHED : at.TIER_LOAD]) * run.point.block_size,
         "kv_block_fill": kv_block_fill(state),
         "mean_batch": work.batched / work.iterations,
         "mean_acceptance_length": _mean_acceptance_length(state),
@@ -596,6 +597,21 @@ def _use(
         "iterations": counted[at.ITERATIONS],
         **dict(zip(SHARES, _shares(tables, busy), strict=True)),
     }
+
+
+def _hit_ratios(
+    state: ReplicaState, lookups: slice | NDArray[np.bool_], prompt_tokens: int
+) -> dict[str, float | None]:
+    """Return the shares of prompt tokens found in GPU memory and in each tier, by metric."""
+    found: dict[str, float | None] = {f"{name}_hit_ratio": None for name in TIERS}
+    elsewhere = 0
+    for tier in range(int(state.limits[at.NUM_TIERS])):
+        loaded = int(state.request[lookups, at.NUM_LOADED + tier].sum())
+        elsewhere += loaded
+        kind = TIERS[int(state.limits[at.TIER_KIND + tier])]
+        found[f"{kind}_hit_ratio"] = loaded / prompt_tokens
+    cached = int(state.request[lookups, at.NUM_CACHED].sum())
+    return {"hbm_hit_ratio": (cached - elsewhere) / prompt_tokens, **found}
 
 
 def _shares(tables: Sequence[IterationTable], busy: Sequence[float]) -> list[float]:

@@ -81,6 +81,19 @@ class Prefixes:
         found: Ints = np.where(reached > starts, self.ends[reached - 1], 0)
         return found
 
+    def next_uses(self) -> Ints:
+        """Return the next request, in order, that uses the node of each step; or their number.
+
+        >>> of_sessions(np.array([0, 1, 0]), np.array([10, 30, 8])).next_uses().tolist()
+        [1, 3, 3, 3]
+        """
+        req = np.repeat(np.arange(self.stops.size), np.diff(self.stops, prepend=0))
+        order = np.lexsort((req, self.nodes))
+        follows = np.append(self.nodes[order][1:] == self.nodes[order][:-1], False)
+        found = np.full(self.nodes.size, self.stops.size)
+        found[order[follows]] = req[order[np.flatnonzero(follows) + 1]]
+        return found
+
     def _starts(self) -> Ints:
         return np.concatenate([np.zeros(1, np.int64), self.stops[:-1]])
 

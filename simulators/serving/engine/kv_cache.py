@@ -17,14 +17,23 @@ references all nodes before it.
 
 Unreferenced nodes form a circular LRU list, closed by the row TREE_ROOT of the replica. Allocation
 does not visit the list: overwritten nodes are evicted at the next lookup, before a block is freed.
-The host may keep copies of released nodes in an LRU list of its own; blocks found only there are
-copied back before the batch starts.
+Tiers behind GPU memory may hold copies of nodes (`kv_tiers`).
 """
 
 from __future__ import annotations
 
 from simulators.core.jit import Ints, arrays, boolean, i8, matrix
 from simulators.serving.engine import replica as at
+from simulators.serving.engine.kv_tiers import (
+    ACCOUNT,
+    blocks_in_tiers,
+    link_newest,
+    load_blocks,
+    release_to_tiers,
+    starts_load,
+    unlink,
+    write_back,
+)
 from simulators.serving.engine.replica import (
     OPTIONAL_FEATURES,
     VIEW,
@@ -36,49 +45,26 @@ from simulators.serving.engine.replica import (
     schedule_request,
 )
 
-ACCOUNT = (*arrays(i8, 2), matrix(i8), matrix(i8))
-"""limits, pool, request, tree."""
 
+@kernel(i8(*arrays(i8, 2), matrix(i8)))
+def evict_overwritten(limits: Ints, pool: Ints, tree: Ints) -> int:
+    """Evict cached blocks that were overwritten; return the cached free blocks.
 
-@kernel(i8(matrix(i8), i8, i8))
-def unlink(tree: Ints, ring: int, node: int) -> int:
-    """Remove a node from the LRU list of a column of newer neighbours; return the node."""
-    newer, older = tree[node, ring], tree[node, ring + 1]
-    tree[older, ring], tree[newer, ring + 1] = newer, older
-    tree[node, ring] = tree[node, ring + 1] = 0
-    return node
-
-
-@kernel(i8(matrix(i8), i8, i8, i8))
-def link_newest(tree: Ints, ring: int, root: int, node: int) -> int:
-    """Append a node to an LRU list as the newest one; return the node."""
-    before = tree[root, ring + 1]
-    tree[before, ring] = tree[root, ring + 1] = node
-    tree[node, ring + 1], tree[node, ring] = before, root
-    return node
-
-
-@kernel(i8(matrix(i8), i8, i8, i8, i8))
-def evict_oldest(tree: Ints, ring: int, root: int, held: int, surplus: int) -> int:
-    """Evict `surplus` blocks of an LRU list, counted in column `held`; return how many."""
-    remaining = max(0, surplus)
+    With write-back, a node is written to the first tier when it loses its first block.
+    """
+    root = pool[at.TREE_ROOT]
+    remaining = max(0, pool[at.CACHED_FREE_BLOCKS] - pool[at.FREE_BLOCKS])
+    writes = limits[at.NUM_TIERS] > 0 and limits[at.WRITE_POLICY] == at.WRITE_BACK
+    pool[at.CACHED_FREE_BLOCKS] -= remaining
     while remaining > 0:
-        oldest = tree[root, ring]
-        lost = min(tree[oldest, held], remaining)
-        tree[oldest, held] -= lost
+        oldest = tree[root, at.NEWER]
+        if writes:
+            write_back(limits, pool, tree, oldest - root, tree[oldest, at.CACHED_BLOCKS])
+        lost = min(tree[oldest, at.CACHED_BLOCKS], remaining)
+        tree[oldest, at.CACHED_BLOCKS] -= lost
         remaining -= lost
-        if tree[oldest, held] == 0:
-            unlink(tree, ring, oldest)
-    return max(0, surplus)
-
-
-@kernel(i8(*arrays(i8, 1), matrix(i8)))
-def evict_overwritten(pool: Ints, tree: Ints) -> int:
-    """Evict cached blocks that were overwritten; return the cached free blocks."""
-    taken = pool[at.CACHED_FREE_BLOCKS] - pool[at.FREE_BLOCKS]
-    pool[at.CACHED_FREE_BLOCKS] -= evict_oldest(
-        tree, at.NEWER, pool[at.TREE_ROOT], at.CACHED_BLOCKS, taken
-    )
+        if tree[oldest, at.CACHED_BLOCKS] == 0:
+            unlink(tree, at.NEWER, oldest)
     return pool[at.CACHED_FREE_BLOCKS]  # type: ignore[no-any-return]
 
 
@@ -93,17 +79,50 @@ def cached_tokens(limits: Ints, pool: Ints, request: Ints, tree: Ints, req: int)
     """Return the cached tokens of a prompt: whole blocks, and at least one token is computed."""
     if limits[at.PREFIX_CACHING] == 0:
         return 0
-    evict_overwritten(pool, tree)
-    found = 0
+    evict_overwritten(limits, pool, tree)
+    found, on_gpu, tiers, page = 0, 0, limits[at.NUM_TIERS] > 0, limits[at.PAGE_BLOCKS]
     for k in range(request[req, at.PATH], request[req, at.PATH_END]):
         node, size = row_of(pool, tree, k), tree[k, at.END] - found
-        held = max(tree[node, at.CACHED_BLOCKS], tree[node, at.HOST_BLOCKS])
+        held = tree[node, at.CACHED_BLOCKS]
+        if on_gpu == found:
+            on_gpu += min(held, size)
+        if tiers:
+            held = max(held, blocks_in_tiers(limits, pool, tree, node - pool[at.TREE_ROOT]))
         found += min(held, size)
         if held < size:
             break
     most = (request[req, at.PROMPT] - 1) // limits[at.BLOCK]
-    found = max(0, min(found, most) - limits[at.DROPS_CACHED_BLOCK])
-    return found * limits[at.BLOCK]  # type: ignore[no-any-return]
+    found = min(found, most)
+    if page > 1 and found > on_gpu:
+        found = max(on_gpu, found // page * page)
+    return max(0, found - limits[at.DROPS_CACHED_BLOCK]) * limits[at.BLOCK]  # type: ignore[no-any-return]
+
+
+@kernel(i8(*arrays(i8, 2), matrix(i8)))
+def renew_view(limits: Ints, pool: Ints, tree: Ints) -> int:
+    """Copy the cached blocks of a replica's nodes to the router's view; return their number."""
+    seen, column = 0, limits[at.SEEN_COLUMN]
+    evict_overwritten(limits, pool, tree)
+    for node in range(1, limits[at.TREE_ROWS]):
+        row = pool[at.TREE_ROOT] + node
+        held = max(tree[row, at.CACHED_BLOCKS], blocks_in_tiers(limits, pool, tree, node))
+        tree[row, column] = held
+        seen += held
+    return seen
+
+
+@kernel(i8(*ACCOUNT, i8))
+def seen_tokens(limits: Ints, pool: Ints, request: Ints, tree: Ints, req: int) -> int:
+    """Return the tokens of a prompt that are cached in the router's view."""
+    found, column = 0, limits[at.SEEN_COLUMN]
+    for k in range(request[req, at.PATH], request[req, at.PATH_END]):
+        size = tree[k, at.END] - found
+        held = tree[row_of(pool, tree, k), column]
+        found += min(held, size)
+        if held < size:
+            break
+    most = (request[req, at.PROMPT] - 1) // limits[at.BLOCK]
+    return min(found, most) * limits[at.BLOCK]  # type: ignore[no-any-return]
 
 
 @kernel(i8(*arrays(i8, 1), matrix(i8), matrix(i8), i8, i8))
@@ -127,7 +146,7 @@ def acquire_prefix(
 ) -> int:
     """Reference the cached nodes of a request's path; return the blocks that were not free.
 
-    `cached` tokens count as computed. Blocks cached on the host alone are copied into blocks of the
+    `cached` tokens count as computed. Blocks cached only in tiers are loaded into blocks of the
     request. A node that has lost its end is not referenced: its blocks become the request's own.
     """
     request[req, at.NUM_COMPUTED] = cached
@@ -135,6 +154,8 @@ def acquire_prefix(
         request[req, at.NUM_CACHED] = cached
     begin, stop, before, shared = request[req, at.PATH], request[req, at.PATH_END], 0, 0
     request[req, at.HELD_NODES] = 0
+    if limits[at.NUM_TIERS] > 0:
+        request[req, at.REQUEST_LOADED_NS] = 0
     if cached == 0:
         return 0
     here = 0
@@ -155,9 +176,10 @@ def acquire_prefix(
         if size > 0:
             shared += size if tree[node, at.REF_COUNT] > 0 else 0
             acquire_node(pool, tree, node)
-    fetched = max(0, cached // limits[at.BLOCK] - here)
-    pool[at.BLOCKS_TO_MOVE] += fetched
-    pool[at.HOST_FETCHED_BLOCKS] += fetched
+    end = cached // limits[at.BLOCK]
+    if limits[at.NUM_TIERS] > 0 and end > here:
+        ready_ns = load_blocks(limits, pool, request, tree, req, here, end)
+        request[req, at.REQUEST_LOADED_NS] = ready_ns
     return shared
 
 
@@ -190,7 +212,7 @@ def cache_blocks(limits: Ints, pool: Ints, request: Ints, tree: Ints, req: int, 
         request[req, at.HELD_NODES] += 1
         if size == 0:
             continue
-        evict_overwritten(pool, tree)
+        evict_overwritten(limits, pool, tree)
         if tree[node, at.CACHED_BLOCKS] == size:
             pool[at.FREE_BLOCKS] += size  # of the copy
             if tree[node, at.REF_COUNT] == 0:
@@ -214,23 +236,6 @@ def cache_batch_blocks(view: View) -> int:
     return view.pool[at.BATCH_SIZE]  # type: ignore[no-any-return]
 
 
-@kernel(i8(*arrays(i8, 2), matrix(i8), i8, i8))
-def copy_to_host(limits: Ints, pool: Ints, tree: Ints, node: int, blocks: int) -> int:
-    """Copy a node to the host, which evicts its oldest copies; return the blocks on the host."""
-    if limits[at.HOST_CACHE_CAPACITY] == 0:
-        return 0
-    if tree[node, at.HOST_NEWER] > 0:
-        unlink(tree, at.HOST_NEWER, node)
-    pool[at.HOST_CACHED_BLOCKS] += max(0, blocks - tree[node, at.HOST_BLOCKS])
-    tree[node, at.HOST_BLOCKS] = max(blocks, tree[node, at.HOST_BLOCKS])
-    link_newest(tree, at.HOST_NEWER, pool[at.TREE_ROOT], node)
-    surplus = pool[at.HOST_CACHED_BLOCKS] - limits[at.HOST_CACHE_CAPACITY]
-    pool[at.HOST_CACHED_BLOCKS] -= evict_oldest(
-        tree, at.HOST_NEWER, pool[at.TREE_ROOT], at.HOST_BLOCKS, surplus
-    )
-    return pool[at.HOST_CACHED_BLOCKS]  # type: ignore[no-any-return]
-
-
 @kernel(i8(*ACCOUNT, i8))
 def release_path(limits: Ints, pool: Ints, request: Ints, tree: Ints, req: int) -> int:
     """Release the path of a request, whose blocks stay cached; return the blocks that become free.
@@ -244,7 +249,7 @@ def release_path(limits: Ints, pool: Ints, request: Ints, tree: Ints, req: int) 
         tokens -= 1 + request[req, at.NUM_OUTPUT_PLACEHOLDERS]
         tokens = max(tokens, request[req, at.PROMPT])
     cache_blocks(limits, pool, request, tree, req, tokens)
-    evict_overwritten(pool, tree)
+    evict_overwritten(limits, pool, tree)
     begin = request[req, at.PATH]
     last = begin + request[req, at.HELD_NODES]
     before = tree[last - 1, at.END] if last > begin else 0
@@ -258,13 +263,15 @@ def release_path(limits: Ints, pool: Ints, request: Ints, tree: Ints, req: int) 
         tree[row_of(pool, tree, last), at.CACHED_BLOCKS] = part
         link_newest(tree, at.NEWER, pool[at.TREE_ROOT], row_of(pool, tree, last))
         pool[at.CACHED_FREE_BLOCKS] += part
-        copy_to_host(limits, pool, tree, row_of(pool, tree, last), part)
+        if limits[at.NUM_TIERS] > 0:
+            release_to_tiers(limits, pool, tree, last, part)
     for k in range(last - 1, begin - 1, -1):
         node = row_of(pool, tree, k)
         size = tree[k, at.END] - (tree[k - 1, at.END] if k > begin else 0)
         if size > 0:
             tree[node, at.REF_COUNT] -= 1
-            copy_to_host(limits, pool, tree, node, size)
+            if limits[at.NUM_TIERS] > 0:
+                release_to_tiers(limits, pool, tree, k, size)
             if tree[node, at.REF_COUNT] == 0:
                 link_newest(tree, at.NEWER, pool[at.TREE_ROOT], node)
                 pool[at.CACHED_FREE_BLOCKS] += size
@@ -443,9 +450,10 @@ def can_admit(limits: Ints, pool: Ints) -> bool:
 
 @kernel(i8(VIEW, i8, i8, i8))
 def admit(view: View, blocks: int, num_scheduled: int, cached: int) -> int:
-    """Admit the head of the queue with KV blocks and scheduled tokens; return the request.
+    """Admit the head of the queue with KV blocks and scheduled tokens; return these tokens.
 
-    The `cached` tokens of its prompt count as computed.
+    The `cached` tokens of its prompt count as computed. A request that waits for its blocks to be
+    loaded is not scheduled yet: 0 tokens.
     """
     limits, pool, request = view.limits, view.pool, view.request
     req = pop_waiting(pool, view.waiting)
@@ -453,10 +461,12 @@ def admit(view: View, blocks: int, num_scheduled: int, cached: int) -> int:
     if OPTIONAL_FEATURES:
         shared = acquire_prefix(limits, pool, request, view.tree, req, cached)
     allocate(pool, request, req, blocks, shared)
+    if OPTIONAL_FEATURES and starts_load(limits, pool, request, req):
+        return 0
     if OPTIONAL_FEATURES and limits[at.CACHES_AT_END] == 0:
         cache_blocks(limits, pool, request, view.tree, req, cached + num_scheduled)
     schedule_request(view, req, num_scheduled)
-    return req
+    return num_scheduled
 
 
 @kernel(i8(VIEW, i8))
@@ -502,8 +512,7 @@ def admit_chunks(view: View, token_budget: int, whole: bool) -> int:
         needed = max(blocks, limits[at.RESERVE_FULL_ISL] * blocks_for(prompt, limits[at.BLOCK]))
         if not has_free_blocks(limits, pool, needed - shared_blocks(view, first, cached)):
             break
-        admit(view, blocks, num_scheduled, cached)
-        token_budget -= num_scheduled
+        token_budget -= admit(view, blocks, num_scheduled, cached)
     return token_budget
 
 

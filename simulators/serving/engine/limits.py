@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from types import ModuleType
 from typing import Any
@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from simulators.catalog.engine import engine_of
-from simulators.composition.price import iteration
-from simulators.composition.replica import NOTHING, Replica
+from simulators.composition.replica import NOTHING
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.folder import ROUTERS, SCHEDULERS, load_module
 from simulators.core.jit import Ints, Kernel
@@ -26,10 +25,24 @@ from simulators.serving.adapters import fleet_of
 from simulators.serving.deployment import Hardware
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import ROUTE
-from simulators.serving.point import ADAPTIVE, AUTO, CACHED, ON, PEER, SSD, SWAP, ServingPoint
+from simulators.serving.engine.tier_limits import KVTier, is_inline, swap_space, tiers_of
+from simulators.serving.point import (
+    ADAPTIVE,
+    AUTO,
+    CACHED,
+    EVICTIONS,
+    LRU,
+    OF_REQUEST,
+    ON,
+    SSD,
+    SWAP,
+    THROUGH,
+    TIERS,
+    WRITE_POLICIES,
+    ServingPoint,
+)
 from simulators.serving.speculation import Drafter
 from simulators.workload.llm.memory import activation_bytes, weight_bytes
-from simulators.workload.llm.step import prefill_step
 from simulators.workload.operators import Column
 from simulators.workload.precision import BYTES
 
@@ -107,11 +120,6 @@ def _kernel(module: ModuleType, name: str) -> Kernel[..., Any]:
 
 GB = 1e9
 
-SSD_BYTES_PER_S = 6.9e9
-"""Read rate of one drive per GPU (Samsung PM9A3, PCIe 4.0 x4, data sheet); a node of eight GPUs has
-eight data drives (NVIDIA DGX H100 data sheet)."""
-
-
 ROUTED_LAYERS = 0.5
 """Share of layers that route tokens in a mixture of depths: every other layer."""
 
@@ -127,6 +135,10 @@ CONVERTED = (
     "accept_cycle",
     "drafts_beyond_end",
     "schedule_conservativeness",
+    "tiers",
+    "write_policy",
+    "eviction",
+    "view_refresh_s",
 )
 """Fields of `ReplicaLimits` that kernels read in another form; others are columns of that name."""
 
@@ -150,7 +162,13 @@ class ReplicaLimits:
     move_s: float = 0.0  # to move a block to or from the host
     prefix_caching: bool = False
     caches_at_end: bool = False  # other requests find a prompt's blocks when its batch has ended
-    host_cache_capacity: int = 0  # host blocks for evicted prefixes
+    tiers: tuple[KVTier, ...] = ()  # of the KV cache behind GPU memory
+    inline_tiers: int = 0  # first tiers whose loads are moves before the batch, in `move_s`
+    loads_request: bool = False  # a load delays its request, not the batch
+    write_policy: str = THROUGH
+    eviction: str = LRU
+    page_blocks: int = 0  # tiers are looked up in whole pages of so many blocks
+    view_refresh_s: float = 0.0  # age at which the router's view of prefix caches is renewed
     ranks: int = 1  # synchronous ranks with a queue each; the other limits are per rank
     num_draft_tokens: int = 0  # of each decode
     acceptance: tuple[float, ...] = ()  # shares of iterations that accept at least 1, 2 ... drafts
@@ -193,7 +211,21 @@ class ReplicaLimits:
         limits[at.ACCEPTANCE : at.ACCEPTANCE + cycle] = self.accept_cycle
         running = self.draft_max_running or at.ALL_DECODES
         limits[at.DRAFT_MAX_RUNNING : at.DRAFT_MAX_RUNNING + depth] = running
+        self._write_tiers(limits)
         return limits
+
+    def _write_tiers(self, limits: Ints) -> None:
+        limits[at.NUM_TIERS] = len(self.tiers)
+        limits[at.WRITE_POLICY] = WRITE_POLICIES.index(self.write_policy)
+        limits[at.EVICTION] = EVICTIONS.index(self.eviction)
+        limits[at.VIEW_REFRESH_NS] = round(self.view_refresh_s * 1e9)
+        for place, tier in enumerate(self.tiers):
+            limits[at.TIER_KIND + place] = TIERS.index(tier.name)
+            limits[at.TIER_CAPACITY + place] = tier.capacity
+            limits[at.TIER_READ_PS + place] = round(tier.read_s * 1e12)
+            limits[at.TIER_WRITE_PS + place] = round(tier.write_s * 1e12)
+            limits[at.TIER_STORE_PS + place] = round(tier.store_s * 1e12)
+            limits[at.TIER_LATENCY_NS + place] = round(tier.latency_s * 1e9)
 
     @property
     def max_concurrent_batches(self) -> int:
@@ -235,14 +267,18 @@ def limits_of(
         prompt, output = lengths
         short = prompt[prompt + output <= context]
         tokens = max(point.scheduling.max_batch_tokens, int(short.max(initial=1)))
-    swap_blocks, prefix_blocks, move_s = 0, 0, 0.0
+    swap_blocks, move_s = 0, 0.0
     if point.cache.preemption == SWAP:
         swap_blocks, move_s = swap_space(
             hardware.replica, point.cache.offload_to, point.cache.swap_bytes, point.block_size
         )
-    if point.cache.prefix_host_bytes:
-        prefix_blocks, move_s = host_tier(point, hardware.replica)
     ranks = ranks_of(point, scheduler)
+    tiers = tuple(
+        replace(tier, capacity=tier.capacity if tier.is_shared else tier.capacity // ranks)
+        for tier in tiers_of(point, hardware.replica)
+    )
+    if tiers and is_inline(point, tiers):
+        move_s = tiers[0].read_s
     groups = point.attention_dp // ranks  # ranks that share a queue
     method, watermark = point.speculation.method, point.cache.watermark
     reserve_full_isl = point.scheduling.scheduler_reserve_full_isl
@@ -270,7 +306,13 @@ def limits_of(
         overlap_schedule=scheduler.overlap_schedule and point.pp == 1,
         prefix_caching=_caches_prefixes(point),
         caches_at_end=scheduler.caches_at_end,
-        host_cache_capacity=prefix_blocks // ranks,
+        tiers=tiers,
+        inline_tiers=int(is_inline(point, tiers)),
+        loads_request=bool(tiers) and point.kv_tiers.load == OF_REQUEST,
+        write_policy=point.kv_tiers.write_policy,
+        eviction=point.kv_tiers.eviction,
+        page_blocks=point.kv_tiers.page_tokens // point.block_size,
+        view_refresh_s=point.cache.view_refresh_s,
         swap_capacity=swap_blocks,
         move_s=move_s,
         poll_interval=max(1, point.scheduling.poll_interval or scheduler.poll_interval),
@@ -405,8 +447,12 @@ def _check_features(point: ServingPoint, scheduler: Scheduler) -> None:
             raise Infeasible("swap_has_no_prefix_cache", "swapped blocks belong to one request")
         if point.cache.offload_to == SSD:
             raise Infeasible("swap_goes_to_memory", "engines write no running request to a drive")
-    if point.cache.prefix_host_bytes and not point.is_prefix_caching:
-        raise Infeasible("prefix_host_bytes_needs_prefix_cache")
+    for option in ("cache.prefix_host_bytes", "kv_tiers.nvme_bytes", "kv_tiers.remote_bytes"):
+        if attrgetter(option)(point) and not point.is_prefix_caching:
+            raise Infeasible(f"{option.rpartition('.')[2]}_needs_prefix_cache")
+    page = point.kv_tiers.page_tokens
+    if page % point.block_size:
+        raise Infeasible("page_of_no_whole_blocks", f"{page} tokens, blocks of {point.block_size}")
 
 
 def kept_keys(point: ServingPoint) -> float:
@@ -500,43 +546,3 @@ def mean_tokens(lengths: tuple[Ints, Ints], context: int) -> float:
 
 def _missing(needed: float, usable: float) -> str:
     return f"needs {needed / GB:.1f} GB, has {usable / GB:.1f} GB"
-
-
-def swap_space(
-    replica: Replica, offload_to: str, swap_bytes: float, block_size: int
-) -> tuple[int, float]:
-    """Return the number of offloaded blocks per GPU, and the seconds to move one block.
-
-    A peer is another GPU with free memory, connected by the links between GPUs (Vijaya Kumar et
-    al., "Aqua", ASPLOS 2025); a drive is read over the GPU's link to its host.
-
-    Raises:
-        UserError: the GPU's data sheet lacks the bandwidth of this link.
-    """
-    link = "link_bytes_per_s" if offload_to == PEER else "pcie_bytes_per_s"
-    bytes_per_s = getattr(replica.gpu, link)
-    if bytes_per_s <= 0.0:
-        raise UserError(
-            f"gpu '{replica.gpu.name}' has no {link}, which moving KV caches to the {offload_to} "
-            "needs"
-        )
-    if offload_to == SSD:
-        bytes_per_s = min(SSD_BYTES_PER_S, bytes_per_s)
-    block_bytes = block_size * replica.kv_token_bytes
-    return int(swap_bytes // block_bytes), block_bytes / bytes_per_s
-
-
-def host_tier(point: ServingPoint, replica: Replica) -> tuple[int, float]:
-    """Return the number of offloaded prefix blocks, and the seconds to fetch one block.
-
-    Both are 0 if computing a block, in a prompt of `chunk_size` tokens, is faster than fetching it.
-
-    Raises:
-        UserError: the GPU's data sheet lacks the bandwidth of the link.
-    """
-    blocks, move_s = swap_space(
-        replica, point.cache.offload_to, point.cache.prefix_host_bytes, point.block_size
-    )
-    chunk_s = float(iteration(replica, prefill_step(1.0, float(point.token_budget))).latency_s)
-    compute_s = point.block_size * chunk_s / point.token_budget
-    return (blocks, move_s) if move_s < compute_s else (0, 0.0)

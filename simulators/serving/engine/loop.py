@@ -22,6 +22,7 @@ from simulators.serving.engine.arrivals import (
     open_gate,
     pass_frontend,
     pop_release,
+    push_release,
     release_next,
     release_successor,
 )
@@ -46,6 +47,8 @@ from simulators.serving.engine.kv_cache import (
     cached_tokens,
     can_swap_in,
     release,
+    renew_view,
+    seen_tokens,
     swap_in,
 )
 from simulators.serving.engine.kv_transfer import (
@@ -161,13 +164,16 @@ def route_arrivals(route: Any, state: ReplicaState, now: float) -> int:
             if OPTIONAL_FEATURES and is_new and now > state.sending[at.SENDING_END_S]:
                 continue  # never sent
         if OPTIONAL_FEATURES and state.request[req, at.REPLICA] >= 0:
-            advance_kv_transfer(route, state, req, now)
+            if state.limits[at.LOADS_REQUEST] == 1 and state.request[req, at.REQUEST_LOADED_NS] > 0:
+                finish_load(state, req, now)
+            else:
+                advance_kv_transfer(route, state, req, now)
             continue
         if state.times[req, at.SERVICE] >= 0.0:
             pass_frontend(state, req)
             continue
         if OPTIONAL_FEATURES and state.limits[at.PREFIX_CACHING] == 1:
-            lookup_prefixes(state, req)
+            lookup_prefixes(state, req, now)
         routable = state.request[req, at.ROUTABLE]
         queued, running, found = load[at.LOAD_WAITING], load[at.LOAD_RUNNING], load[at.LOAD_CACHED]
         replica = route(
@@ -187,15 +193,54 @@ def route_arrivals(route: Any, state: ReplicaState, now: float) -> int:
     return clock[at.ARRIVED]  # type: ignore[no-any-return]
 
 
-@kernel(i8(STATE, i8))
-def lookup_prefixes(state: ReplicaState, req: int) -> int:
-    """Write the cached thousandths of a prompt on each replica; return the replicas looked at."""
-    found, request = state.load[at.LOAD_CACHED], state.request
+@kernel(i8(STATE, i8, f8))
+def lookup_prefixes(state: ReplicaState, req: int, now: float) -> int:
+    """Write the cached thousandths of a prompt on each replica; return the replicas looked at.
+
+    A router's view of the caches may be renewed only now and then: at the first arrival at which it
+    has reached its age.
+    """
+    found, request, clock = state.load[at.LOAD_CACHED], state.request, state.clock
     num_replicas = state.limits[at.PREFILL_REPLICAS] or found.size
+    age_ns, now_ns = state.limits[at.VIEW_REFRESH_NS], int(now * 1e9) + 1
+    renews = age_ns > 0 and (clock[at.VIEWED_NS] == 0 or now_ns - clock[at.VIEWED_NS] >= age_ns)
+    if renews:
+        clock[at.VIEWED_NS] = now_ns
     for r in range(num_replicas):
-        cached = cached_tokens(state.limits, state.pool[r], request, state.tree, req)
+        if renews:
+            renew_view(state.limits, state.pool[r], state.tree)
+        if age_ns > 0:
+            cached = seen_tokens(state.limits, state.pool[r], request, state.tree, req)
+        else:
+            cached = cached_tokens(state.limits, state.pool[r], request, state.tree, req)
         found[r] = 1000 * cached // request[req, at.PROMPT]
     return num_replicas  # type: ignore[no-any-return]
+
+
+@kernel(i8(STATE, i8, f8))
+def finish_load(state: ReplicaState, req: int, now: float) -> int:
+    """Continue a request whose blocks are loaded as a partial prefill; return its replica."""
+    request, replica = state.request, state.request[req, at.REPLICA]
+    pool = state.pool[replica]
+    update_integrals(pool, state.gauge[replica], now)
+    request[req, at.REQUEST_LOADED_NS] = 0
+    cache_blocks(state.limits, pool, request, state.tree, req, request[req, at.NUM_COMPUTED])
+    state.running[replica, pool[at.RUNNING]] = req
+    pool[at.RUNNING] += 1
+    state.load[at.LOAD_CHANGED, replica] = 1
+    return replica  # type: ignore[no-any-return]
+
+
+@kernel(i8(STATE, i8))
+def start_loads(state: ReplicaState, replica: int) -> int:
+    """Schedule the ends of the loads of requests just admitted; return their number."""
+    pool, loads = state.pool[replica], state.pool[replica, at.NUM_LOADING]
+    for _ in range(loads):
+        req = pool[at.LAST_LOADING]
+        push_release(state, 1e-9 * state.request[req, at.REQUEST_LOADED_NS], req)
+        pool[at.LAST_LOADING] = state.request[req, at.SWAPPED_BEFORE]
+    pool[at.NUM_LOADING] = 0
+    return loads  # type: ignore[no-any-return]
 
 
 @kernel(i8(STATE, i8, f8))
@@ -242,7 +287,7 @@ def form_batches(schedule: Any, price: Any, state: ReplicaState, replica: int, n
             if is_ahead and rounds[at.REPEATS] > 0 and is_same_batch(state, older, slot):
                 state.rounds[older, at.REPEATS], rounds[at.REPEATS] = rounds[at.REPEATS], 0
         rounds[at.KEYS_PER_REPEAT], rounds[at.COUNTS_ITERATION] = state.sizes[slot], 1
-        ready = now + transfer_s(state, replica)
+        ready = now + transfer_s(state, replica, now)
         state.ends[replica, place] = launch(price, state, replica, slot, now, ready)
     if stages > 1 and pool[at.WAITING] + pool[at.RUNNING] + pool[at.NUM_SWAPPED] > 0:
         stop_repeating(state, replica)
@@ -271,7 +316,7 @@ def form_rank_batches(
             state.sizes[rank] = 0
             continue
         formed += 1
-        moved_s = max(moved_s, transfer_s(state, rank))
+        moved_s = max(moved_s, transfer_s(state, rank, now))
         mine = possible_repeats(state, rank, holds) if holds > 1 else 0
         rounds_of_blocks = max(0, state.pool[rank, at.FREE_BLOCKS] - 1) // state.sizes[rank]
         repeats = min(repeats, mine, rounds_of_blocks * state.limits[at.BLOCK])
@@ -289,12 +334,16 @@ def form_rank_batches(
     return formed
 
 
-@kernel(f8(STATE, i8))
-def transfer_s(state: ReplicaState, replica: int) -> float:
-    """Return the time of the pending block transfers to and from the host, and clear them."""
+@kernel(f8(STATE, i8, f8))
+def transfer_s(state: ReplicaState, replica: int, now: float) -> float:
+    """Return the time of pending block transfers to the host and from tiers, and clear them."""
     moved = state.pool[replica, at.BLOCKS_TO_MOVE]
     state.pool[replica, at.BLOCKS_TO_MOVE] = 0
-    return 1e-9 * (moved * state.own[pool_of(state, replica), at.MOVE_NS])  # type: ignore[no-any-return]
+    pending_s = 1e-9 * (moved * state.own[pool_of(state, replica), at.MOVE_NS])
+    if OPTIONAL_FEATURES and state.pool[replica, at.LOADED_NS] > 0:
+        pending_s = max(pending_s, 1e-9 * state.pool[replica, at.LOADED_NS] - now)
+        state.pool[replica, at.LOADED_NS] = 0
+    return pending_s  # type: ignore[no-any-return]
 
 
 @kernel(i8(pointer(SCHEDULE), STATE, i8, i8, f8))
@@ -320,6 +369,8 @@ def schedule_batch(schedule: Any, state: ReplicaState, replica: int, slot: int, 
     if OPTIONAL_FEATURES:
         pool[at.NUM_DRAFTS] = drafted(limits, pool)
     holds = schedule(now, view)
+    if OPTIONAL_FEATURES and pool[at.NUM_LOADING] > 0:
+        start_loads(state, replica)
     pool[at.ELAPSED] = pool[at.REPEATED_ITERATIONS] = 0
     if pool[at.BATCH_SIZE] == 0:
         return 0

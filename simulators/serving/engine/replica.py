@@ -69,14 +69,29 @@ decode replica meanwhile. With asynchronous scheduling NUM_COMPUTED includes bat
 NUM_OUTPUT_PLACEHOLDERS are the output tokens that these can bring, drafts included. NUM_VERIFIED
 counts iterations that verified draft tokens."""
 
-NODE, END = range(2)
-"""A row of `tree` that is a step of a path: the node, and the blocks of the path up to its end."""
+REQUEST_LOADED_NS, NUM_LOADED = REQUEST_COLUMNS, REQUEST_COLUMNS + 1
+"""Columns behind the others, if the KV cache has tiers: when the blocks of an admitted request are
+loaded (0: nothing to wait for), and the tokens of its first admission from each tier."""
 
-CACHED_BLOCKS, REF_COUNT, NEWER, OLDER, HOST_BLOCKS, HOST_NEWER, HOST_OLDER = range(7)
+NODE, END, NEXT_USE = range(3)
+"""A row of `tree` that is a step of a path: the node, and the blocks of the path up to its end; for
+Belady's bound also the next request that uses the node."""
+
+CACHED_BLOCKS, REF_COUNT, NEWER, OLDER = range(4)
 """A row of `tree` that is a node of a replica: its cached blocks, the number of requests that
-reference it, and its neighbours in the LRU list of unreferenced nodes (0: not in the list). Then
-the blocks with a copy on the host, and the neighbours in the LRU list of the host."""
-TREE_COLUMNS = 7
+reference it, and its neighbours in the LRU list of unreferenced nodes (0: not in the list)."""
+TREE_COLUMNS = 4
+
+TIER_BLOCKS, TIER_NEWER, TIER_OLDER, TIER_KEY = range(4)
+TIER_COLUMNS = 4
+"""Columns of a node for each tier, behind the others: its blocks in the tier, its neighbours in the
+LRU list of the tier (0: not in the list) or its slot in the heap, and its key there. In the row of
+the root: all blocks of the tier, the ends of the list, and when the link of the replica is free, in
+ns; in the columns of GPU memory: when the shared tier is free, and the count of its uses."""
+
+MOST_TIERS = 3
+WRITE_THROUGH, WRITE_THROUGH_SELECTIVE, WRITE_BACK = range(3)
+LRU, LFU, BELADY = range(3)
 
 NO_SUCCESSOR, NEXT_UNRELEASED, BY_GRAPH = -1, -2, -3
 """SUCCESSOR of a request that releases no other, that releases the next unreleased one, or whose
@@ -143,7 +158,7 @@ replica at the end of the request."""
     NUM_DRAFT_TOKENS,  # per decode, at most; 0: no speculation
     SEED,  # of the acceptance of draft tokens
     DRAFT_DEPTH,  # levels of the draft tree
-    HOST_CACHE_CAPACITY,  # host blocks for evicted prefixes
+    NUM_TIERS,  # of the KV cache behind GPU memory
     PREFILL_REPLICAS,  # the first replicas, which only prefill; 0: no separate pools
     RESERVES_OUTPUT,  # 1: admission allocates the blocks of prompt and output
     OVERLAP_SCHEDULE,  # 1: tokens are sent while the next prefill runs, that is at its end
@@ -167,7 +182,26 @@ MOST_DRAFTED = 16
 ACCEPTANCE = DRAFT_MAX_RUNNING + MOST_DRAFTED
 """First of the shares of iterations that accept at least 1, 2 ... draft tokens, times CERTAIN; or
 of a cycle of numbers of accepted tokens."""
-LIMITS = ACCEPTANCE + MOST_DRAFTED
+TIER_CAPACITY = ACCEPTANCE + MOST_DRAFTED  # blocks of each tier
+TIER_READ_PS = TIER_CAPACITY + MOST_TIERS  # picoseconds to load a block
+TIER_WRITE_PS = TIER_READ_PS + MOST_TIERS
+TIER_STORE_PS = TIER_WRITE_PS + MOST_TIERS  # of the tier itself, for all replicas; 0: no limit
+TIER_LATENCY_NS = TIER_STORE_PS + MOST_TIERS
+TIER_KIND = TIER_LATENCY_NS + MOST_TIERS  # host memory, NVMe or remote store
+(
+    INLINE_TIERS,  # first tiers whose loads are blocks to move before the batch, without a queue
+    LOADS_REQUEST,  # 1: a load delays its request, 0: the batch
+    WRITE_POLICY,
+    EVICTION,  # of tiers
+    PAGE_BLOCKS,  # tiers are looked up in whole pages of so many blocks
+    VIEW_REFRESH_NS,  # age at which the router's view of prefix caches is renewed; 0: current
+    USES_COLUMN,  # columns of `tree` with the uses of a node, its key for Belady's bound, and the
+    NEXT_USE_COLUMN,  # blocks that the router sees; 0: none
+    SEEN_COLUMN,
+    TREE_ROWS,  # rows of `tree` of each replica
+    FIRST_ROOT,  # row of `tree` before the nodes of the first replica
+) = range(TIER_KIND + MOST_TIERS, TIER_KIND + MOST_TIERS + 11)
+LIMITS = FIRST_ROOT + 1
 CERTAIN = 1 << 31
 ALL_DECODES = 1 << 40
 
@@ -199,12 +233,17 @@ ALL_DECODES = 1 << 40
     CACHED_FREE_BLOCKS,  # free blocks with cached content
     TREE_ROOT,  # row of `tree` before the nodes of this replica
     NUM_DRAFTS,  # draft tokens per decode of the current batch
-    HOST_CACHED_BLOCKS,  # blocks of prefixes on the host
-    HOST_FETCHED_BLOCKS,  # blocks of prefixes copied back
     WAITING_KV,  # prefilled requests that wait for blocks of this decode replica
     WAITING_KV_HEAD,  # first entry of their ring
-) = range(30)
-POOL_COLUMNS = 30
+    NOW_NS,  # time of the last event, rounded up
+    LOADED_NS,  # when the loads before the next batch end; 0: none
+    NUM_LOADING,  # requests admitted in this decision that wait for a load
+    LAST_LOADING,  # last of them, a stack linked by SWAPPED_BEFORE
+    TIER_ROOT,  # first of the rows of `tree` before the nodes of each tier
+) = range(33)
+TIER_FETCHED = TIER_ROOT + MOST_TIERS  # blocks loaded from each tier
+TIER_LOAD = TIER_FETCHED + MOST_TIERS  # those of a load
+POOL_COLUMNS = TIER_LOAD + MOST_TIERS
 
 # One `step`: the sums of a batch.
 (
@@ -280,13 +319,22 @@ stages, and histogram bin of the last repeat."""
 TIMING_COLUMNS = 6
 
 # `clock`: counters of the whole service.
-NEXT_LISTED, ARRIVED, NEXT_SUCCESSOR, HEAP_SIZE, FORWARDED, LOG_ROWS, NEXT_SESSION, LAST_SESSION = (
-    range(8)
-)
-CLOCK_COLUMNS = 8
+(
+    NEXT_LISTED,
+    ARRIVED,
+    NEXT_SUCCESSOR,
+    HEAP_SIZE,
+    FORWARDED,
+    LOG_ROWS,
+    NEXT_SESSION,
+    LAST_SESSION,
+    VIEWED_NS,
+) = range(9)
+CLOCK_COLUMNS = 9
 """Next entry of the list of arrivals; arrived requests; next successor to release; requests on the
 heap of arrivals; requests forwarded to decode replicas; logged batches; gate of the next session
-that waits for a lane, and the gate after the last one."""
+that waits for a lane, and the gate after the last one; time of the router's view of prefix caches,
+plus 1."""
 
 LOAD_WAITING, LOAD_RUNNING, LOAD_CACHED, LOAD_CHANGED = range(4)
 """Rows of `load`: the load of each replica for routers, and whether it has a new request."""
@@ -328,7 +376,7 @@ only context lengths change: the loop may repeat the batch that often without a 
 
 ROUTE = i8(i8, *arrays(i8, 3), *arrays(f8, 1))
 """arrivals so far; waiting requests, running requests and cached thousandths of the prompt of each
-replica; two uniform random numbers -> replica."""
+replica; two uniform random numbers of the request and one of its session -> replica."""
 
 PRICE = f8(*arrays(f8, 1), *arrays(i8, 1), *arrays(f8, 2))
 """step, shape, table, price -> seconds of the last stage; all of `price` is written."""
@@ -469,7 +517,7 @@ class ReplicaState(NamedTuple):
     in_flight: IntMatrix  # ring of each replica's slots, in the order in which batches end
     ends: FloatMatrix  # when the batch of each slot ends
     stages: FloatMatrix  # when each pipeline stage is free
-    draws: FloatMatrix  # uniform random numbers of each request, for routers
+    draws: FloatMatrix  # uniform random numbers of each request and its session, for routers
     released: Floats  # heap of arrival times
     released_req: Ints  # requests of that heap
     clock: Ints
@@ -522,6 +570,7 @@ def update_integrals(pool: Ints, gauge: Floats, now: float) -> float:
     inside = pool[WAITING] + pool[WAITING_KV] + pool[NUM_RUNNING] + pool[NUM_SWAPPED]
     gauge[REQUEST_SECONDS] += inside * passed_s
     gauge[CLOCK_S] = now
+    pool[NOW_NS] = int(now * 1e9) + 1
     return gauge[BLOCK_SECONDS]  # type: ignore[no-any-return]
 
 

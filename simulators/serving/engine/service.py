@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats, Ints, Kernel
-from simulators.serving.demand.prefixes import own
+from simulators.serving.demand.prefixes import own as own_paths
 from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import Frontend
 from simulators.serving.engine import replica as at
@@ -19,6 +19,7 @@ from simulators.serving.engine.kv_transfer import INSTANT_LINK, KVLink
 from simulators.serving.engine.limits import ReplicaLimits, Scheduler
 from simulators.serving.engine.loop import run
 from simulators.serving.engine.replica import GAP_BINS, LOG_COLUMNS, ReplicaState
+from simulators.serving.point import BELADY, LRU, SELECTIVE
 
 N = TypeVar("N", np.int64, np.float64)
 
@@ -126,7 +127,9 @@ def initial_state(
     stages, capacity = allowed.stages, max(pool.max_num_seqs for pool in pools) + 1
     batches = allowed.max_concurrent_batches
     routable = entry_replicas if asked.routable is None else asked.routable * allowed.ranks
-    request, times = _initial_requests(asked, routable, is_pooled=decoders is not None)
+    request, times = _initial_requests(
+        asked, routable, is_pooled=decoders is not None, tiers=len(allowed.tiers)
+    )
     listed = request[:, at.REPLICA] != at.NOT_RELEASED
     pool = np.zeros((replicas, at.POOL_COLUMNS), np.int64)
     pool[:, at.TOTAL_BLOCKS] = allowed.blocks
@@ -135,7 +138,7 @@ def initial_state(
     pool[:, at.FREE_BLOCKS] = pool[:, at.TOTAL_BLOCKS]
     clock = np.zeros(at.CLOCK_COLUMNS, np.int64)
     clock[at.NEXT_SUCCESSOR] = count if listed.all() else listed.argmin()
-    released = count * ((not listed.all()) + (decoders is not None))
+    released = count * ((not listed.all()) + (decoders is not None) + allowed.loads_request)
     graph = _graph(asked, count)
     if asked.graph is not None:
         released += asked.graph.gate_kind.size
@@ -174,18 +177,26 @@ def initial_state(
         in_flight=np.tile(np.arange(batches), (replicas, 1)),
         ends=np.zeros((replicas, batches)),
         stages=np.zeros((replicas, stages)),
-        draws=asked.draws.copy(),  # kernels take writable arrays
+        draws=_draws(asked),
         released=heap,
         released_req=heap_req,
         clock=clock,
         gaps=np.zeros(GAP_BINS, np.int64),
         log=np.empty((log_rows, len(LOG_COLUMNS))),
-        tree=_tree(allowed, asked, request, pool),
+        tree=_tree(own, allowed, asked, request, pool),
         shape=_side_by_side(shape, decoders.shape if decoders else None),
         table=_side_by_side(table, decoders.table if decoders else None),
         link=(decoders.link if decoders else INSTANT_LINK).vector(),
         **graph,
     )
+
+
+def _draws(asked: Requests) -> Floats:
+    """Return uniform random numbers for routers: two of each request, and one of its session."""
+    of_session = asked.draws[:, 0]
+    if asked.session is not None:
+        of_session = of_session[np.unique(asked.session, return_inverse=True)[1]]
+    return np.column_stack([asked.draws, of_session])
 
 
 def _graph(asked: Requests, count: int) -> dict[str, Any]:
@@ -220,7 +231,7 @@ def _graph(asked: Requests, count: int) -> dict[str, Any]:
 
 
 def _initial_requests(
-    asked: Requests, routable: Ints | int, *, is_pooled: bool
+    asked: Requests, routable: Ints | int, *, is_pooled: bool, tiers: int
 ) -> tuple[Ints, Floats]:
     """Return the initial columns and times of requests.
 
@@ -229,7 +240,8 @@ def _initial_requests(
     """
     count = asked.arrival_s.size
     follower, is_follow_up = _followers(asked)
-    request = np.zeros((count, at.REQUEST_COLUMNS), np.int64)
+    columns = at.NUM_LOADED + tiers if tiers else at.REQUEST_COLUMNS
+    request = np.zeros((count, columns), np.int64)
     request[:, at.PROMPT], request[:, at.OUTPUT] = asked.prompt_tokens, asked.output_tokens
     request[:, at.GIVEN_PROMPT] = asked.prompt_tokens
     request[:, at.SUCCESSOR], request[:, at.ROUTABLE] = follower, routable
@@ -254,21 +266,44 @@ def _side_by_side(first: NDArray[N], second: NDArray[N] | None) -> NDArray[N]:
     return rows
 
 
-def _tree(allowed: ReplicaLimits, asked: Requests, request: Ints, pool: Ints) -> Ints:
+def _tree(own: Ints, allowed: ReplicaLimits, asked: Requests, request: Ints, pool: Ints) -> Ints:
     """Return the paths of all requests and an empty prefix tree of each replica.
 
-    Writes the places of paths and trees to `request` and `pool`. Empty without a prefix cache.
+    Writes the places of paths and trees to `request` and `pool`, and those of optional columns to
+    the limits in `own`. Empty without a prefix cache.
+
+    Raises:
+        UserError: Belady's bound needs the order of requests, which answers decide.
     """
     if not allowed.prefix_caching:
         return np.zeros((0, at.TREE_COLUMNS), np.int64)
-    shared = asked.prefixes or own(asked.prompt_tokens + asked.output_tokens)
+    shared = asked.prefixes or own_paths(asked.prompt_tokens + asked.output_tokens)
     request[:, at.PATH_END] = shared.stops
     request[1:, at.PATH] = shared.stops[:-1]
     steps, rows = shared.nodes.size, int(shared.nodes.max()) + 2
     pool[:, at.TREE_ROOT] = roots = steps + rows * np.arange(pool.shape[0])
-    tree = _sparse_zeros(steps + rows * roots.size, at.TREE_COLUMNS)
+    for tier, one in enumerate(allowed.tiers):
+        pool[:, at.TIER_ROOT + tier] = roots[0] if one.is_shared else roots
+    columns = at.TREE_COLUMNS + at.TIER_COLUMNS * len(allowed.tiers)
+    needed = {
+        at.USES_COLUMN: allowed.write_policy == SELECTIVE,
+        at.NEXT_USE_COLUMN: allowed.eviction == BELADY,
+        at.SEEN_COLUMN: allowed.view_refresh_s > 0.0,
+    }
+    for name in (name for name, is_needed in needed.items() if is_needed):
+        own[:, name], columns = columns, columns + 1
+    own[:, at.TREE_ROWS], own[:, at.FIRST_ROOT] = rows, roots[0]
+    tree = _sparse_zeros(steps + rows * roots.size, columns)
     tree[:steps, at.NODE], tree[:steps, at.END] = shared.nodes, shared.ends // allowed.block_size
-    for ring in (at.NEWER, at.HOST_NEWER):
+    if allowed.eviction == BELADY:
+        tree[:steps, at.NEXT_USE] = shared.next_uses()
+    rings = [at.NEWER]
+    if allowed.eviction == LRU:
+        rings += [
+            at.TREE_COLUMNS + at.TIER_COLUMNS * tier + at.TIER_NEWER
+            for tier in range(len(allowed.tiers))
+        ]
+    for ring in rings:
         tree[roots, ring] = tree[roots, ring + 1] = roots
     return tree
 

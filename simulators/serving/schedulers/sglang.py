@@ -221,7 +221,9 @@ def admit_prompts(view: View, token_budget: int) -> int:
         num_scheduled = missing
         if missing > token_budget:
             num_scheduled, answer, decodes = token_budget // block * block or token_budget, 0, 0
-        admit(view, blocks_for(cached + num_scheduled, block), num_scheduled, cached)
+        blocks = blocks_for(cached + num_scheduled, block)
+        if admit(view, blocks, num_scheduled, cached) == 0:
+            continue
         size = block + blocks_for(num_scheduled, block) * block
         taken += size
         offset += size + answer

@@ -65,9 +65,7 @@ def schedule(_now: float, view: View) -> int:
         blocks = blocks_for(life, limits[at.BLOCK])
         if pool[at.FREE_BLOCKS] < blocks - shared_blocks(view, req, cached):
             break
-        num_scheduled = min(missing, token_budget)
-        admit(view, blocks, num_scheduled, cached)
-        token_budget -= num_scheduled
+        token_budget -= admit(view, blocks, min(missing, token_budget), cached)
     holds = pool[at.BATCH_SIZE] == decodes and pool[at.RUNNING] == 0 and not polls
     return at.UNTIL_CHANGED if holds else 1
 

@@ -84,5 +84,10 @@ def schedule(_now: float, view: View) -> int:
     for i in range(first, pool[at.BATCH_SIZE]):
         request[view.batch[i], at.ARRIVAL_ORDER] = pool[at.MEMO]
         pool[at.MEMO] += 1
+    loading = pool[at.LAST_LOADING]
+    for _ in range(pool[at.NUM_LOADING]):
+        request[loading, at.ARRIVAL_ORDER] = pool[at.MEMO]
+        pool[at.MEMO] += 1
+        loading = request[loading, at.SWAPPED_BEFORE]
     prefills += pool[at.BATCH_SIZE] - first
     return at.UNTIL_CHANGED if prefills == 0 and pool[at.RUNNING] == kept else 1

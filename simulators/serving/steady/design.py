@@ -246,6 +246,8 @@ _EVENT_OPTIONS = (
     "speculation.disable_batch",
     "speculation.rule",
     "cache.prefix_host_bytes",
+    "kv_tiers.nvme_bytes",
+    "kv_tiers.remote_bytes",
     "lora.adapters",
     "autoscaling.min_replicas",
     "dynamic.exit_depth",

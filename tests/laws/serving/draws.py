@@ -31,10 +31,19 @@ MIXTURES = ("gpt_oss_20b", "mixtral_8x7b")
 MODELS = ("llama3_1_8b", "llama3_1_8b", "qwen3_4b", "gemma3_4b", "llama2_13b", *MIXTURES)
 GPUS = ("h100_sxm", "h100_sxm", "a100_sxm", "h200_sxm", "b200_sxm", "mi300x", "l40s")
 GROUPS = ("speculation", "cache", "pools", "scheduling", "sessions", "lora", "dynamic", "power")
-GROUPS += ("autoscaling", "moe", "lengths", "colocation", "measurement", "parallel")
+GROUPS += ("kv_tiers", "autoscaling", "moe", "lengths", "colocation", "measurement", "parallel")
 USUAL = {column.name: column.default for column in columns_of(ServingPoint)}
 EVENTS = ("pools.", "cache.p", "cache.offload", "sessions.", "autoscaling.", "lora.", "lengths.")
-EVENTS += ("measurement.", "colocation.", "moe.", "dynamic.", "scheduling.", "ep", "attention_dp")
+EVENTS += (
+    "kv_tiers.",
+    "measurement.",
+    "colocation.",
+    "moe.",
+    "dynamic.",
+    "scheduling.",
+    "ep",
+    "attention_dp",
+)
 EVENTS += ("speculation.rule", "speculation.disable", "client.frontend_s")
 """Axes, or beginnings of their names, that the analytic fidelity lacks."""
 PARALLEL = ("tp", "pp", "ep", "attention_dp", "replicas", "router")
@@ -78,6 +87,18 @@ DRAWS: dict[str, Draw] = {
     "cache.watermark": one_of(None, None, 0.0, 0.1),
     "cache.prefix_host_bytes": one_of(0.0, 0.0, 1e9),
     "cache.swap_bytes": one_of(4e9, 1e8),
+    "cache.view_refresh_s": one_of(0.0, 0.0, 5.0),
+    "kv_tiers.nvme_bytes": one_of(0.0, 0.0, 1e9),
+    "kv_tiers.nvme_read_bytes_per_s": one_of(None, 1e9, 1e11),
+    "kv_tiers.nvme_write_bytes_per_s": one_of(None, 1e9),
+    "kv_tiers.nvme_latency_s": one_of(1e-4, 0.0),
+    "kv_tiers.remote_bytes": one_of(0.0, 1e9, 1e11),
+    "kv_tiers.remote_read_bytes_per_s": one_of(None, 1e9, 1e11),
+    "kv_tiers.remote_write_bytes_per_s": one_of(None, 1e9),
+    "kv_tiers.remote_total_bytes_per_s": one_of(None, 1e10),
+    "kv_tiers.remote_latency_s": one_of(1e-3, 0.1),
+    "kv_tiers.eviction": one_of("lru", "lru", "lfu", "belady"),
+    "kv_tiers.page_tokens": one_of(0, 0, 64),
     "pools.prefill_gpus": one_of(1, 2),
     "pools.decode_gpus": one_of(1, 2),
     "pools.prefill_tp": one_of(1, 0, 2),
@@ -181,7 +202,10 @@ def consistent(point: dict[str, Any]) -> dict[str, Any]:
     if point["sessions.turns"] == 1:
         point["sessions.turn_tokens"] = 0
     if not point["cache.prefix_caching"]:
-        point["cache.prefix_host_bytes"] = 0.0
+        for name in ("cache.prefix_host_bytes", "kv_tiers.nvme_bytes", "kv_tiers.remote_bytes"):
+            point[name] = 0.0
+    if point["cache.offload_to"] == "ssd":
+        point["kv_tiers.nvme_bytes"] = 0.0
     if not point["prompt_tokens"] * point["output_tokens"]:
         point["lengths.shape"] = EVENLY
     return point
