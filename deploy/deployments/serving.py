@@ -262,6 +262,7 @@ def _options(
     """Return an engine's options, and the content of `engine.yaml`, which a line `---` precedes."""
     path = engine.removesuffix(".toml")
     replica = deployment_of(point).hardware.replica
+    has_storage = bool(point.kv_tiers.nvme_bytes or point.kv_tiers.remote_bytes)
     text = filled(
         OPTIONS.find(engine if path == engine else f"{path}{OPTIONS.suffix}"),
         point=point,
@@ -270,6 +271,8 @@ def _options(
         gpu=load_gpu(point.gpu),
         weight_bytes=weight_bytes(model, replica.layout, point.dtype),
         is_eager=replica.runtime.is_launching,
+        has_tiers=bool(point.cache.prefix_host_bytes or has_storage),
+        has_storage=has_storage,
         # Blocks of finished or of preempted requests are kept.
         has_prefix_cache=point.is_prefix_caching or point.cache.preemption == CACHED,
         adapter_slots=lambda: adapter_slots(point),

@@ -37,6 +37,8 @@ class ServingFlags:
     qps: float | None = flag(HELP["qps"], unit="1/s", default=None)
     lanes: int = flag(HELP["lanes"], least=1, default=0)
     host_kv: float = flag(HELP["host_kv"], unit="B", default=0.0)
+    nvme_kv: float = flag(HELP["nvme_kv"], unit="B", default=0.0)
+    remote_kv: float = flag(HELP["remote_kv"], unit="B", default=0.0)
     concurrency: int = flag(HELP["concurrency"], least=1, default=0)
     traffic: str = flag(HELP["traffic"], default="1x")
     ttft: float | None = flag(HELP["ttft"], unit="s", bare=BARE_TTFT_S, default=None)

@@ -259,8 +259,15 @@ def _check(flags: ServingFlags, *, agents: bool) -> None:
         for name in ("isl", "osl", "concurrency"):
             if getattr(flags, name):
                 raise UserError(f"--{name} has no meaning for sessions of agents; use --lanes")
-    if flags.host_kv < 0:
-        raise UserError(f"--host-kv {flags.host_kv:g}: write 0 or more bytes, as in 128GiB")
+    for name in ("host_kv", "nvme_kv", "remote_kv"):
+        if (size := getattr(flags, name)) < 0:
+            written = name.replace("_", "-")
+            raise UserError(f"--{written} {size:g}: write 0 or more bytes, as in 128GiB")
+    if (flags.nvme_kv or flags.remote_kv) and not flags.host_kv:
+        raise UserError(
+            "--nvme-kv and --remote-kv need --host-kv: engines load from drives and stores through "
+            "host memory"
+        )
     for what in ("qps", "ttft", "tpot", "budget"):
         value = getattr(flags, what)
         if value is not None and not value > 0:
@@ -371,6 +378,8 @@ def _space(
         "sessions.system_prompt_tokens": flags.system_prompt,
         "cache.prefix_caching": [True] if agents or flags.host_kv else [True, False],
         "cache.prefix_host_bytes": flags.host_kv,
+        "kv_tiers.nvme_bytes": flags.nvme_kv,
+        "kv_tiers.remote_bytes": flags.remote_kv,
     }
     routers = _routers(flags, is_shared=is_shared)
     if len(routers) > 1:
@@ -405,7 +414,7 @@ def _space(
         },
         "union": [
             {**grid, **method, **pool}
-            for grid in grids
+            for grid in _with_tiers(grids, flags)
             for method in methods or ({},)
             for pool in pools or ({},)
         ],
@@ -414,6 +423,29 @@ def _space(
         "where": f"{slo} AND NOT saturated",
         "objectives": {"cost_usd_per_mtok": "min", **{d.metric: "min" for d in deadlines}},
     }
+
+
+def _with_tiers(grids: Sequence[Mapping[str, Any]], flags: ServingFlags) -> list[Mapping[str, Any]]:
+    """Return the grids of engines that have the drives and stores asked for, with their loads.
+
+    Raises:
+        UserError: none of the engines has them.
+    """
+    stores = bool(flags.nvme_kv) + bool(flags.remote_kv)
+    if not stores:
+        return list(grids)
+    engines = map(load_engine, ENGINES.names())
+    load_of = {e.schedulers[0]: e.kv_tier_load for e in engines if e.kv_tier_stores >= stores}
+    found: list[Mapping[str, Any]] = []
+    for grid in grids:
+        able = [name for name in grid["scheduler"] if name in load_of]
+        for load in dict.fromkeys(load_of[name] for name in able):
+            alike = [name for name in able if load_of[name] == load]
+            found.append({**grid, "scheduler": alike, "kv_tiers.load": load})
+    if not found:
+        names = ", ".join(map(engine_named, load_of))
+        raise UserError(f"--nvme-kv, --remote-kv: of the engines only {names} have them")
+    return found
 
 
 def _described(row: Mapping[str, Any]) -> str:

@@ -141,6 +141,8 @@ class ServingEngine:
     keys: tuple[str, ...] = ()  # of the YAML file that an option names
     dynamo_model: str = ""  # option of a Dynamo worker that names the model
     kv_connector: tuple[str, ...] = ()  # options that transfer KV caches between pools
+    kv_tier_stores: int = 0  # drives or remote stores behind host memory, at once
+    kv_tier_load: str = ""  # what waits for a load from them: the batch, or the request alone
     dtypes: Mapping[str, tuple[str, ...]]  # options by precision; empty: set by the checkpoint
     kv_dtypes: Mapping[str, tuple[str, ...]]
     remarks: Mapping[str, str] = field(default_factory=dict)  # further needs of a precision

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -481,6 +482,78 @@ def test_prefix_cache_option_is_passed_to_the_engine(
     assert on in said()
     assert off in said(**{"cache.prefix_caching": False})
     assert on_host in said(**{"cache.prefix_caching": True, "cache.prefix_host_bytes": 64e9})
+
+
+TIERED = updated(
+    DESIGNS["vllm"],
+    {
+        "cache.prefix_caching": True,
+        "cache.prefix_host_bytes": 64e9,
+        "kv_tiers.nvme_bytes": 1e12,
+        "kv_tiers.remote_bytes": 1e13,
+        "kv_tiers.load": "request",
+        "kv_tiers.page_tokens": 64,
+    },
+)
+
+
+def test_tiers_of_vllm_are_secondary_tiers_of_its_connector() -> None:
+    options = launch_of(TIERED, "vllm").options
+    config = json.loads(options[options.index("--kv-transfer-config") + 1])
+    extra = config["kv_connector_extra_config"]
+    assert (config["kv_connector"], extra["spec_name"]) == (
+        "OffloadingConnector",
+        "TieringOffloadingSpec",
+    )
+    assert (extra["cpu_bytes_to_use"], extra["block_size"]) == (4 * 64e9, 64)
+    assert [one["root_dir"] for one in extra["secondary_tiers"]] == [
+        "/mnt/kv-nvme",
+        "/mnt/kv-remote",
+    ]
+    twice = updated(
+        TIERED,
+        {
+            "kv_tiers.nvme_bytes": 0.0,
+            "kv_tiers.remote_bytes": 0.0,
+            "kv_tiers.write_policy": "write_through_selective",
+        },
+    )
+    assert '"store_threshold": 2' in " ".join(launch_of(twice, "vllm").options)
+
+
+def test_tiers_of_sglang_are_its_hierarchical_cache() -> None:
+    change = {"scheduler": "sglang", "kv_tiers.load": "batch", "kv_tiers.page_tokens": 0}
+    change |= {"kv_tiers.nvme_bytes": 0.0, "kv_tiers.write_policy": "write_back"}
+    options = " ".join(launch_of(updated(TIERED, change), "sglang").options)
+    assert (
+        "--enable-hierarchical-cache --hicache-size 64 --hicache-write-policy write_back" in options
+    )
+    assert "--hicache-storage-backend mooncake" in options
+
+
+@pytest.mark.parametrize(
+    ("engine", "change", "said"),
+    [
+        ("vllm", {"kv_tiers.eviction": "lfu"}, "evicts by lru"),
+        ("vllm", {"kv_tiers.write_policy": "write_back"}, "as they are computed"),
+        ("vllm", {"kv_tiers.write_policy": "write_through_selective"}, "store_threshold"),
+        ("vllm", {"kv_tiers.load": "batch"}, "write request"),
+        ("vllm", {"cache.prefix_host_bytes": 0.0}, "through host memory"),
+        ("vllm", {"kv_tiers.shared": "host"}, "not host memory"),
+        ("vllm", {"kv_tiers.shared": "nothing"}, "share a store"),
+        ("sglang", {}, "one storage backend"),
+        ("sglang", {"cache.prefix_host_bytes": 0.0}, "behind its host memory"),
+        ("sglang", {"kv_tiers.nvme_bytes": 0.0, "kv_tiers.eviction": "lfu"}, "GPU memory too"),
+        ("sglang", {"kv_tiers.nvme_bytes": 0.0}, "pages of GPU memory"),
+        ("sglang", {"kv_tiers.nvme_bytes": 0.0, "kv_tiers.page_tokens": 0}, "write batch"),
+        ("trtllm", {}, "host memory alone"),
+    ],
+)
+def test_tiers_that_an_engine_lacks_are_refused_by_name(
+    engine: str, change: dict[str, Any], said: str
+) -> None:
+    scheduler = load_engine(engine).schedulers[0]
+    assert said in refused(updated(TIERED, {"scheduler": scheduler} | change), engine)
 
 
 def test_trtllm_waits_for_the_share_of_tokens_that_its_scheduler_simulates() -> None:
