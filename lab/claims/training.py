@@ -124,22 +124,25 @@ def _step_s(plan: Record, sync_s: float) -> float:
 def measured_steps(reference: Path) -> Iterator[Cells]:
     """Yield training steps of papers, recipes and frameworks, one row per step and split.
 
-    Groups of a source, a model and a GPU fall to either half of three splits; each row is predicted
-    with the constants fitted to the other half. The baseline is the median MFU of the source and
-    precision in the same half; the other tool is Calculon. Sources used by no fit are predicted
-    with the constants in use, as are all intervals `lo` and `hi`.
+    Each split leaves out a GPU, a model, a release or a source; each row is predicted with the
+    constants fitted to rows of other folds and other plans. The baseline is the median MFU of the
+    fitted rows of the precision, if possible of the same source; the other tool is Calculon.
+    Sources used by no fit are predicted with the constants in use; `split` is then "source".
     """
     table = read_calibration(jobs.CALIBRATION)
     used = jobs.constants_of(table["step"])
     rows = [one for one in fits.priced_steps(reference) if not one.step.is_flagged]
     fitting = [one for one in rows if one.step.source in fits.FITTED_SOURCES]
-    splits = [
-        dict(zip((one.step.row for one in fitting), fits.halves(fitting, split), strict=True))
-        for split in range(fits.CONFIG.splits)
-    ]
+    held_out: dict[str, list[tuple[str, float, float | None]]] = {}
+    for split in fits.SPLITS:
+        for fold, unseen, seen in fits.left_out(fitting, split):
+            constants = jobs.constants_of(table[fits.section_of(split, fold)])
+            for one in unseen:
+                cells = (split, fits.fastest_s(one, constants), _by_mfu(one, seen))
+                held_out.setdefault(one.step.row, []).append(cells)
 
     def answer(one: fits.PricedSteps) -> list[Cells]:
-        step, usual_s = one.step, fits.fastest_s(one, used)
+        step = one.step
         cells = {
             "row": step.row,
             "source": step.source,
@@ -147,16 +150,21 @@ def measured_steps(reference: Path) -> Iterator[Cells]:
             "is_mixture": step.is_mixture,
             "is_fitted": step.source in fits.FITTED_SOURCES,
             "label": f"{step.group[1]} on {step.job.gpu.name}",
+            "dtype": step.job.dtype,
             "measured": step.seconds,
-            "lo": used.band[0] * usual_s,
-            "hi": used.band[1] * usual_s,
             "peer": None if np.isnan(step.peer_s) else step.peer_s,
         }
-        if step.row not in splits[0]:
-            return [{**cells, "predicted": usual_s, "baseline": None}]
+        found = held_out.get(step.row, [("source", fits.fastest_s(one, used), None)])
         return [
-            {**cells, "predicted": predicted_s, "baseline": baseline_s}
-            for predicted_s, baseline_s in _held_out(one, table, fitting, splits)
+            {
+                **cells,
+                "split": split,
+                "predicted": predicted_s,
+                "lo": used.band[0] * predicted_s,
+                "hi": used.band[1] * predicted_s,
+                "baseline": baseline_s,
+            }
+            for split, predicted_s, baseline_s in found
         ]
 
     return predict(rows, answer)
@@ -207,22 +215,12 @@ def admitted(reference: Path) -> Iterator[Cells]:
             yield {"fits": needed <= has, "predicted": needed, "measured": has}
 
 
-def _held_out(
-    one: fits.PricedSteps,
-    table: Mapping[str, Any],
-    fitting: Sequence[fits.PricedSteps],
-    splits: Sequence[Mapping[str, bool]],
-) -> Iterator[tuple[float, float | None]]:
-    """Yield, per split, a step's seconds by the constants and by the MFU of the other half."""
-    source, dtype = one.step.source, one.step.job.dtype
-    for split, in_first in enumerate(splits):
-        other = not in_first[one.step.row]
-        name = f"split_{split}_{'first' if other else 'second'}"
-        half = [r for r in fitting if in_first[r.step.row] == other and r.step.source == source]
-        mfus = [_ideal_s(r) / r.step.seconds for r in half if r.step.job.dtype == dtype]
-        mfus = mfus or [_ideal_s(r) / r.step.seconds for r in half]
-        baseline_s = _ideal_s(one) / float(np.median(mfus)) if mfus else None
-        yield fits.fastest_s(one, jobs.constants_of(table[name])), baseline_s
+def _by_mfu(one: fits.PricedSteps, seen: Sequence[fits.PricedSteps]) -> float | None:
+    """Return a step's seconds at the median MFU of fitted rows."""
+    alike = [other for other in seen if other.step.job.dtype == one.step.job.dtype]
+    mine = [other for other in alike if other.step.source == one.step.source] or alike
+    mfus = [_ideal_s(other) / other.step.seconds for other in mine]
+    return _ideal_s(one) / float(np.median(mfus)) if mfus else None
 
 
 def _ideal_s(one: fits.PricedSteps) -> float:

@@ -9,6 +9,7 @@ docs/explanation/training.md describes the fit, and that of the host's time for 
 from __future__ import annotations
 
 import hashlib
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from simulators.core.jit import Floats
 from simulators.evidence.intervals import COVERED
 from simulators.training.job import Constants, check_job, constants_of
 from simulators.training.memory import rank_memory
-from simulators.training.step import Work, steps, work_of
+from simulators.training.step import Work, step_parts, work_of
 
 CONFIG = settings(__file__)
 
@@ -74,7 +75,7 @@ def _fitted_launch_s(rows: Sequence[TrainingSubmission], constants: Constants) -
 
     def error(seconds: float) -> float:
         tried = replace(constants, launch_s=seconds)
-        ours_s = np.array([steps(work, tried).step_s[0] for work in works])
+        ours_s = np.array([found.step_s[0] for found in step_parts(works, tried)])
         return float(np.mean(np.abs(np.log(ours_s / measured_s))))
 
     return float(min(TIMES_S, key=error))
@@ -106,7 +107,8 @@ def priced_steps(reference: Path) -> Iterator[PricedSteps]:
 
 def fastest_s(one: PricedSteps, constants: Constants) -> float:
     """Return the predicted time of the fastest plan of a measured step."""
-    return float(np.min(steps(one.work, constants).step_s * one.fits))
+    [found] = step_parts([one.work], constants)
+    return float(np.min(found.step_s * one.fits))
 
 
 def _nested(numbers: Mapping[str, float]) -> dict[str, object]:
@@ -118,20 +120,47 @@ def _nested(numbers: Mapping[str, float]) -> dict[str, object]:
     return found
 
 
-def halves(rows: Sequence[PricedSteps], split: int) -> list[bool]:
-    """Return a mask of the steps whose group is in the first half of a split.
+SPLITS: Mapping[str, Callable[[MeasuredStep], str]] = {
+    "GPU": lambda step: step.job.gpu.name.partition("_")[0],
+    "model": lambda step: f"fold_{_fold(step.job.model.name)}",
+    "release": lambda step: step.release.replace(".", "_"),
+    "source": lambda step: step.source,
+}
+"""Ways to hold rows out, with the fold of a step; steps without a fold are fitted by every fold.
 
-    Either half has groups of each source, each kind of model and each architecture.
-    """
-    steps = [one.step for one in rows]
-    kinds = grouped(steps, lambda s: (s.source, s.is_mixture, s.job.gpu.architecture)).values()
-    groups = ({step.group for step in some} for some in kinds)
-    first = _first_half(groups, lambda group: "|".join((*group, str(split))))
-    return [step.group in first for step in steps]
+Variants of a GPU's memory and power are one fold, models are spread over `model_folds`, and
+releases are those of NVIDIA's containers.
+"""
+
+
+def _fold(name: str) -> int:
+    return int(hashlib.sha256(name.encode()).hexdigest(), 16) % int(CONFIG.model_folds)
+
+
+def _plan_of(step: MeasuredStep) -> tuple[object, ...]:
+    """Return what twins have in common: steps that differ in release, source, or copies alone."""
+    job, ranks = step.job, (step.job.tp, step.job.cp, step.job.ep, int(step.plans.pp[0]))
+    return (job.model.name, SPLITS["GPU"](step), job.dtype, job.sequence, *ranks)
+
+
+def left_out(
+    rows: Sequence[PricedSteps], split: str
+) -> Iterator[tuple[str, list[PricedSteps], list[PricedSteps]]]:
+    """Yield each fold of a split with its rows, and the rows to fit: others without their twins."""
+    fold_of = SPLITS[split]
+    for fold, unseen in grouped(rows, lambda one: fold_of(one.step)).items():
+        if fold:
+            twins = {_plan_of(one.step) for one in unseen}
+            yield fold, unseen, [one for one in rows if _plan_of(one.step) not in twins]
+
+
+def section_of(split: str, fold: str) -> str:
+    """Return the name of the constants of a fold in the file of constants."""
+    return f"split_{split}_{fold}".lower().replace(" ", "_").replace("-", "_")
 
 
 def fit_training_steps(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
-    """Yield the constants fitted to all steps, and to each half of each split."""
+    """Yield the constants fitted to all steps, and to those outside each fold of each split."""
     rows = [one for one in priced_steps(reference) if one.step.source in FITTED_SOURCES]
     rows = [one for one in rows if not one.step.is_flagged]
     whole = fitted_constants(rows)
@@ -139,16 +168,15 @@ def fit_training_steps(reference: Path, _only: Sequence[str]) -> Iterator[Calibr
     launch = {"launch_s": launches.pop("")}
     content: dict[str, dict[str, object]] = {"step": _nested(whole | launch)}
     errors: list[float] = []
-    for split in range(CONFIG.splits):
-        pairs = list(zip(rows, halves(rows, split), strict=True))
-        for half in (True, False):
-            seen = [one for one, first in pairs if first == half]
-            unseen = [one for one, first in pairs if first != half]
+    groups: list[str] = []
+    for split in SPLITS:
+        for fold, unseen, seen in left_out(rows, split):
             numbers = _nested(fitted_constants(seen) | launch)
-            content[f"split_{split}_{'first' if half else 'second'}"] = numbers
+            content[section_of(split, fold)] = numbers
             constants = constants_of(numbers)
             errors += [np.log(one.step.seconds / fastest_s(one, constants)) for one in unseen]
-    content["step"]["band"] = rounded(np.exp(quantile(errors, COVERED)), ".3f")
+            groups += [split] * len(unseen)
+    content["step"]["band"] = rounded(np.exp(quantile(errors, COVERED, groups)), ".3f")
     content |= {name: {"launch_s": seconds} for name, seconds in launches.items()}
     yield declared(
         "training_steps", content=content, rows=len(rows), errors=np.expm1(-np.array(errors))
@@ -188,15 +216,18 @@ def fitted_constants(rows: Sequence[PricedSteps]) -> dict[str, float]:
     weights = np.array([1.0 / (len(set(kinds)) * kinds.count(kind)) for kind in kinds])
 
     read = [[names.index(name) for name in constants_read(one, start)] for one in rows]
-    known: list[dict[bytes, float]] = [{} for _ in rows]
+    seconds: dict[bytes, dict[bytes, float]] = {}  # of equal jobs and plans, by constants read
+    known = [seconds.setdefault(pickle.dumps((o.step.job, o.step.plans)), {}) for o in rows]
+    measured_s = np.array([one.step.seconds for one in rows])
 
     def errors_at(where: Floats) -> Floats:
         numbers = dict(zip(names, np.exp(where).tolist(), strict=True))
         constants = constants_of(_nested(numbers))
         for one, mine, found in zip(rows, read, known, strict=True):
             if (key := where[mine].tobytes()) not in found:
-                found[key] = float(np.log(fastest_s(one, constants) / one.step.seconds))
-        return np.array([f[where[r].tobytes()] for f, r in zip(known, read, strict=True)])
+                found[key] = fastest_s(one, constants)
+        ours_s = [found[where[r].tobytes()] for found, r in zip(known, read, strict=True)]
+        return np.asarray(np.log(np.array(ours_s) / measured_s), np.float64)
 
     def loss_at(where: Floats, errors: Floats) -> float:
         return float(weights @ np.abs(errors) + prior @ (where - begin) ** 2)

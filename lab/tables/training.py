@@ -56,6 +56,7 @@ USUAL_PLAN = {
 def plans_of(**fields: Any) -> Plans:
     """Return plans from columns and scalars; a scalar holds for all plans."""
     count = max(np.size(value) for value in fields.values())
+    fields.setdefault("tp_overlaps", fields["overlaps"])
     columns: dict[str, Any] = {
         name: np.full(count, value, np.float64 if name in FLOATS else np.int64)
         for name, value in (USUAL_PLAN | fields).items()
@@ -69,6 +70,7 @@ class MeasuredStep:
 
     row: str
     source: str  # a value of `SOURCES`
+    release: str  # of NVIDIA's container or recipe, as in 26.04; empty for other software
     group: tuple[str, str, str]  # source, model and GPU, held out together
     job: Job
     plans: Plans
@@ -122,7 +124,6 @@ def _step(row: Record, reason: str, peer: Mapping[str, Any]) -> MeasuredStep | N
         return None
     is_of_2021 = any(word in row.software for word in ("2021", "v2.5", "DeepSpeed"))
     is_sharded = "sequence" in (row.recompute or "") if source == PAPERS else tp > 1
-    has_graphs = release_of(row.software) >= FACTS.graphs_since
     job = Job(
         model=model,
         gpu=gpu,
@@ -138,11 +139,13 @@ def _step(row: Record, reason: str, peer: Mapping[str, Any]) -> MeasuredStep | N
         expert_overlap=recipe.get("expert_overlap", jobs.EXPERT_OVERLAPS[0]),
         mtp_layers=recipe.get("mtp_layers", 0),
         fusion=jobs.EAGER if source == FOUNDRY or is_of_2021 else jobs.FUSED,
-        cuda_graphs=has_graphs and model.experts > 0 and gpu.architecture == "blackwell",
+        cuda_graphs=recipe.get("cuda_graphs", False),
+        dispatcher=recipe.get("dispatcher", jobs.FLEX),
     )
     return MeasuredStep(
         row=row.row_id,
         source=source,
+        release=f"{number:05.2f}" if (number := release_of(row.software)) else "",
         group=(row.source, name, row.gpu),
         job=job,
         plans=plans,
@@ -155,8 +158,8 @@ def _step(row: Record, reason: str, peer: Mapping[str, Any]) -> MeasuredStep | N
 
 
 def release_of(software: str) -> float:
-    """Return the release of NVIDIA's container, as in 26.04; 0 for other software."""
-    found = re.match(r"(\d\d\.\d\d)\S* NeMo Container", software)
+    """Return the release of NVIDIA's container or recipe, as in 26.04; 0 for other software."""
+    found = re.match(r"(?:NeMo/DGX Cloud recipe v)?(\d\d\.\d\d)", software)
     return float(found[1]) if found else 0.0
 
 
@@ -170,7 +173,7 @@ def recipe_of(row: Record, source: str, model: str, gpu: str) -> Mapping[str, An
             and model == recipe["model"]
             and gpu in recipe["gpus"]
             and row.precision in recipe.get("precisions", [row.precision])
-            and recipe.get("tp", row.tp) == row.tp
+            and all(recipe.get(name, row[name]) == row[name] for name in ("tp", "pp"))
             and release_of(row.software) >= recipe.get("since", 0.0)
             and row.mbs == recipe.get("mbs", row.mbs)
             and (is_sharded or not recipe.get("sharded"))
@@ -235,6 +238,7 @@ def _plans(
         shards=shards,
         gradient_bytes=BYTES["fp32" if sums_late else "bf16"],
         overlaps=not sums_late,
+        tp_overlaps=not sums_late and (source != TITAN or "async" in row.software.lower()),
         again=some / layers if some else is_full,
         offloaded=recipe.get("offload_layers", 0),
     )

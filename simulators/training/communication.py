@@ -24,7 +24,7 @@ import numpy as np
 from simulators.collectives.price import collective_time
 from simulators.core.jit import Floats
 from simulators.kernels.price import price
-from simulators.training.job import GATHER, ULYSSES, Job, Plans
+from simulators.training.job import ALLTOALL, GATHER, ULYSSES, Job, Plans
 from simulators.training.memory import most_weights, optimized_weights, parameters
 from simulators.workload.llm.parallelism import kv_heads_per_gpu
 from simulators.workload.operators import Elementwise
@@ -139,19 +139,22 @@ def expert_exchange_s(job: Job, tokens: Floats, dispatch_dtype: str) -> Floats:
 def copies(job: Job, span: int) -> float:
     """Return the mean number of copies of a token that are sent to experts.
 
-    Over several nodes a token is sent once to each node with one of its experts, and forwarded over
-    the node's own links (DeepSeek-V3, 2024).
+    DeepEP sends a token once to each rank with one of its experts; over several nodes, once to each
+    such node, where it is forwarded over the node's own links (DeepSeek-V3, 2024).
 
     >>> from simulators.catalog.cluster import load_cluster
     >>> from simulators.catalog.gpu import load_gpu
     >>> from simulators.catalog.model import load_model
     >>> job = Job(model=load_model("deepseek_v3"), gpu=load_gpu("h100_sxm"),
     ...           cluster=load_cluster("dgx_h100"), ep=32)
-    >>> copies(job, 8), round(copies(job, 32), 2)
-    (8, 3.6)
+    >>> round(copies(job, 8), 2), round(copies(job, 32), 2)
+    (5.25, 3.6)
     """
-    nodes, top_k = -(-span // job.cluster.gpus_per_node), job.model.top_k
-    return top_k if nodes == 1 else nodes * (1.0 - (1.0 - 1.0 / nodes) ** top_k)
+    if job.dispatcher == ALLTOALL:
+        return job.model.top_k
+    nodes = -(-span // job.cluster.gpus_per_node)
+    places = span if nodes == 1 else nodes
+    return float(places * (1.0 - (1.0 - 1.0 / places) ** job.model.top_k))
 
 
 def message_s(job: Job, kind: str, size: Floats, ranks: int, span: int) -> Floats:

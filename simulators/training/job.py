@@ -42,10 +42,8 @@ class Constants:
 
     products: Mapping[str, float] = field(default_factory=dict)  # pace, by architecture
     formats: Mapping[str, float] = field(default_factory=dict)  # pace of fp8 and fp4 products
-    gpus: Mapping[str, float] = field(default_factory=dict)  # pace of the matrix units of a GPU
     attention: Mapping[str, float] = field(default_factory=dict)  # by kernel and architecture
     streams: Mapping[str, float] = field(default_factory=dict)  # pace, by fusion
-    experts: Mapping[str, float] = field(default_factory=dict)  # pace, by precision
     step_s: float = 0.0  # wait for the host between steps
     layer_s: float = 0.0  # wait for launches, per layer and pass
     mixture_s: float = 0.0  # the same of expert layers, whose host waits for counts of tokens
@@ -119,6 +117,12 @@ def modules_of(recompute: int) -> tuple[str, ...]:
 CROSS_ENTROPIES = ("fused", "eager")
 """Kernels of the loss: one pass over the logits (Megatron-LM, Transformer Engine), or PyTorch's."""
 
+DISPATCHERS = ("flex", "alltoall")
+FLEX, ALLTOALL = DISPATCHERS
+"""Messages to experts: DeepEP's or HybridEP's kernels, which send a token once to each rank or node
+with one of its experts, or NCCL's all-to-all, which sends a copy to each expert (Megatron-Core,
+`--moe-token-dispatcher-type`)."""
+
 EXPERT_OVERLAPS = ("auto", "on", "off")
 """Whether messages to experts overlap the compute of another micro-batch; auto: where experts are
 on several nodes, as recipes do."""
@@ -143,6 +147,7 @@ class Plans:
     shards: Ints  # ranks of a sharding group
     gradient_bytes: Floats  # of one number of a communicated gradient
     overlaps: Ints  # whether gradient reduction overlaps the backward pass
+    tp_overlaps: Ints  # whether tensor-parallel messages overlap the products around them
     offloads: Ints  # whether optimizer states are on the host
     host_adam_per_s: Floats  # weights that a node's CPUs update
     moment_bytes: Floats  # of one number of Adam's moments
@@ -247,6 +252,7 @@ class Job:
     layer_graphs: bool = False  # replay layers alone: what is between steps waits for its host
     activation_dtype: str = "bf16"  # of what is kept between two products of a block
     dispatch_dtype: str = "bf16"  # of tokens on their way to experts; results return in 16 bits
+    dispatcher: str = FLEX  # of tokens to experts: one of `DISPATCHERS`
     expert_overlap: str = EXPERT_OVERLAPS[0]
     cross_entropy: str = CROSS_ENTROPIES[0]
     mtp_layers: int = 0  # layers that predict a further token, each with a head
@@ -287,6 +293,15 @@ class Job:
         return adapters / model.parameters if self.lora_rank else 1.0
 
     @property
+    def fuses_experts(self) -> bool:
+        """Whether experts run as one fused block (Transformer Engine's grouped MLP in CuTe DSL).
+
+        Only this block leaves the tokens per expert on the GPU, as replay of whole steps needs.
+        """
+        on_blackwell = self.gpu.architecture == "blackwell" and self.dtype == "fp8"
+        return self.cuda_graphs and on_blackwell and self.model.experts > 0
+
+    @property
     def norm_ranks(self) -> int:
         """Ranks that split norms and pointwise kernels (sequence parallelism)."""
         return self.tp if self.sequence_parallel else 1
@@ -319,6 +334,10 @@ def check_job(job: Job) -> None:
     check_layout(job.model, job.layout)
     if job.model.bare_layers:
         raise Infeasible("layers_without_feed_forward", f"{job.model.name} has such layers")
+    if job.lora_rank and job.model.is_latent:
+        raise Infeasible("adapters_not_modelled", f"latent attention of {job.model.name}")
+    if job.lora_rank and job.lora_targets == LORA_TARGETS[1] and job.model.experts:
+        raise Infeasible("adapters_not_modelled", f"experts of {job.model.name}, lora_targets all")
     if job.model.index_heads or job.model.compress_ratios:
         raise Infeasible(
             "sparse_attention_not_trained", f"the backward pass of {job.model.name} is not modelled"

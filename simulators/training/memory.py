@@ -210,6 +210,9 @@ def activations(job: Job, *, has_experts: bool) -> Iterator[tuple[float, int]]:
     if has_experts:
         tokens = model.top_k * on_tp * job.busiest
         yield core * hidden, LAYERNORM | OPS  # read by router, dispatch and shared expert
+        if is_adapter:  # frozen products without adapters save no input
+            yield between * wide * (tokens * model.expert_ffn + model.shared_width * on_tp), MOE
+            return
         yield product * tokens * model.hidden, MOE | OPS
         yield between * tokens * model.expert_ffn, MOE
         yield between * (wide - 1.0) * tokens * model.expert_ffn, MOE | OPS

@@ -170,6 +170,7 @@ def plans_of(batch: pa.RecordBatch) -> Plans:
         shards=np.where(shards > 0, np.minimum(shards, copies), copies),
         gradient_bytes=sent[_codes(batch, "gradient_dtype", GRADIENTS)],
         overlaps=numbers(batch, "overlap").astype(np.int64),
+        tp_overlaps=(numbers(batch, "overlap") * numbers(batch, "tp_overlap")).astype(np.int64),
         offloads=numbers(batch, "offload").astype(np.int64),
         host_adam_per_s=numbers(batch, "host_adam_per_s").astype(np.float64),
         moment_bytes=moments[_codes(batch, "optimizer_dtype", MOMENTS)],
@@ -289,6 +290,11 @@ def why_not(job: Job, plans: Plans, batch: NDArray[Any], targets: Floats) -> lis
         ranks % (job.ep * job.expert_tp) > 0,
         "experts_exceed_ranks: ep {} x expert_tp {} of {} ranks of a stage",
         *(job.ep, job.expert_tp, ranks),
+    )
+    note(
+        plans.offloaded > np.ceil(model.layers / pp),
+        "offload_exceeds_stage: offload_layers {:g}, a rank has {:g} layers",
+        *(plans.offloaded, np.ceil(model.layers / pp)),
     )
     note(
         ((plans.offloads > 0) | (plans.offloaded > 0)) & (job.gpu.pcie_bytes_per_s <= 0.0),

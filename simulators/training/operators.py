@@ -114,10 +114,14 @@ WIDE = BYTES["fp32"] / BYTES["bf16"]
 """16-bit numbers per fp32 number."""
 
 NARROW = ("fp8", "fp4")
-BEFORE_ACTIVATIONS = ("ffn_up", "experts_up", "shared_expert_up")
+BEFORE_ACTIVATIONS = ("ffn_up", "shared_expert_up")
 LAST_OF_BLOCKS = ("o_proj", "ffn_down", "shared_expert_down")
 """Quantized precisions, products before an activation, and products whose results tensor ranks
 reduce-scatter."""
+
+OF_EXPERTS = ("experts_up", "experts_down")
+EXPERTS_ACTIVATION = "experts_activation"
+"""Products of a rank's experts, and the activation between them."""
 
 ACTIVATION = "_activation"
 NORMS = ("attention_norm", "ffn_norm")
@@ -154,7 +158,11 @@ def tasks(job: Job, piece: str, micro_batch: Column) -> list[PassKernel]:
     shard = Shard(job.model, job.layout, part, job.dtype)
     found: list[PassKernel] = []
     for operator in token_operators(shard, tokens):
-        if operator.repeat and (operator.name != CACHE_WRITE or job.fusion == EAGER):
+        if isinstance(operator, GroupedGemm):
+            found += _of_experts(operator, job)
+        elif operator.repeat and (operator.name != CACHE_WRITE or job.fusion == EAGER):
+            if job.fuses_experts and operator.name == EXPERTS_ACTIVATION:
+                continue
             found += _with_gradients(_shared_out(operator, job))
             found += _adapter(operator, job)
             found += _narrowed(operator, job)
@@ -164,6 +172,11 @@ def tasks(job: Job, piece: str, micro_batch: Column) -> list[PassKernel]:
         found += _with_gradients(_shared_out(operator, job))
     if part.has_head:
         found += _loss(job, predicted)
+    if part.has_head and job.mtp_layers:  # a layer joins hidden states and embeddings of tokens
+        often = job.mtp_layers / (1.0 + job.mtp_layers)  # of the heads, which run once more
+        hidden = job.model.hidden
+        join = shard.linear("mtp_projection", tokens, hidden / job.tp, 2.0 * hidden, often)
+        found += [*_with_gradients(join), *_narrowed(join, job)]
     if part.layers:
         found += [
             PassKernel(task.kernel, task.phase, is_core=True)
@@ -179,23 +192,67 @@ def tasks(job: Job, piece: str, micro_batch: Column) -> list[PassKernel]:
     return [replace(task, is_latent=is_latent, has_experts=has_experts) for task in found]
 
 
+def _of_experts(grouped: GroupedGemm, job: Job) -> Iterable[PassKernel]:
+    """Yield the products of a rank's experts, each priced as one product with all rows.
+
+    Experts run on several streams or in one grouped kernel, which fills the tiles of all experts
+    together. Weight gradients sum over the rows of one expert. Transformer Engine's fused
+    feed-forward block of experts quantizes inside its products; otherwise both copies of an input
+    are written by a kernel.
+    """
+    rows, experts = grouped.tokens * grouped.top_k, float(grouped.experts)
+    shared: dict[str, Any] = {"name": grouped.name, "dtype": grouped.dtype}
+    product = Gemm(m=rows, n=grouped.n, k=grouped.k, repeat=grouped.repeat, **shared)
+    yield PassKernel(product, FORWARD)
+    yield PassKernel(replace(product, n=grouped.k, k=grouped.n), INPUTS)
+    yield PassKernel(
+        replace(product, m=experts * grouped.n, n=grouped.k, k=rows / experts), WEIGHTS
+    )
+    if grouped.dtype in NARROW and not job.fuses_experts:
+        for phase, width in ((FORWARD, grouped.k), (INPUTS, grouped.n)):
+            yield PassKernel(_narrowing("experts_narrowing", rows * width, product), phase)
+    if job.model.biases and not job.fuses_experts:
+        yield from _with_biases(grouped.name, rows * grouped.n, product)
+
+
+def _with_biases(name: str, numbers: Column, product: Gemm) -> Iterable[PassKernel]:
+    """Yield the unfused kernels of experts with biases (gpt-oss; Megatron-Core, `TEGroupedMLP`).
+
+    Both halves of an up projection are clamped and joined again. The bias of a down projection is
+    multiplied by the routing weights in fp32, added, joined and rounded; its gradients are two such
+    products and their sums.
+    """
+    if name == OF_EXPERTS[0]:
+        clamp = _pointwise("experts_clamp" + ACTIVATION, numbers, 2.0, 2.0, product)
+        yield PassKernel(clamp, FORWARD)
+        yield PassKernel(replace(clamp, name="experts_bias", reads=4.0), INPUTS)
+        return
+    add = _pointwise("experts_bias", numbers, 1.0 + 3.0 * WIDE, 1.0 + 3.0 * WIDE, product)
+    yield PassKernel(add, FORWARD)
+    yield PassKernel(replace(add, reads=1.0 + 5.0 * WIDE), INPUTS)
+
+
 def _narrowed(product: Compute, job: Job) -> Iterable[PassKernel]:
     """Yield the kernel that quantizes the gradient of a product's result to 8 or 4 bits.
 
-    The kernel writes a row-wise and a column-wise copy, one for each backward product (Transformer
-    Engine). Norms, activations and their gradients write quantized numbers themselves; the
-    quantization of weights, once per step, is not counted.
+    Norms, activations and their gradients write quantized numbers themselves; the quantization of
+    weights, once per step, is not counted.
     """
-    if not isinstance(product, Gemm | GroupedGemm) or product.dtype not in NARROW:
+    if not isinstance(product, Gemm) or product.dtype not in NARROW:
         return
     if product.name in BEFORE_ACTIVATIONS:
         return
-    rows = product.m if isinstance(product, Gemm) else product.tokens
     share = job.norm_ranks if product.name in LAST_OF_BLOCKS else 1
-    writes = 2.0 * BYTES[product.dtype] / BYTES["bf16"]
-    yield PassKernel(
-        _pointwise("narrowing", rows * product.n / share, 1.0, writes, product), INPUTS
-    )
+    yield PassKernel(_narrowing("narrowing", product.m * product.n / share, product), INPUTS)
+
+
+def _narrowing(name: str, numbers: Column, product: Gemm) -> Elementwise:
+    """Return the kernel that quantizes an input of a product.
+
+    The kernel writes a row-wise and a column-wise copy, one for each backward product (Transformer
+    Engine).
+    """
+    return _pointwise(name, numbers, 1.0, 2.0 * BYTES[product.dtype] / BYTES["bf16"], product)
 
 
 def _dropout(operator: Compute, job: Job) -> Iterable[PassKernel]:
@@ -227,11 +284,7 @@ def _gradient_sums(product: Compute) -> Iterable[PassKernel]:
     """
     if isinstance(product, Gemm):
         numbers = product.m * product.n * product.batch
-    elif isinstance(product, GroupedGemm):
-        numbers = product.experts * product.n * product.k
-    else:
-        return
-    yield PassKernel(_pointwise("gradient_sum", numbers, 1.0 + WIDE, WIDE, product), SUMS)
+        yield PassKernel(_pointwise("gradient_sum", numbers, 1.0 + WIDE, WIDE, product), SUMS)
 
 
 def _adapter(operator: Compute, job: Job) -> list[PassKernel]:
@@ -355,9 +408,6 @@ def _with_gradients(operator: Compute) -> list[PassKernel]:
         inputs = replace(operator, n=k, k=n, weight_dtype=operator.dtype)
         weights = replace(operator, m=k, n=n, k=m, weight_dtype=operator.dtype)
         return [forward, PassKernel(inputs, INPUTS), PassKernel(weights, WEIGHTS)]
-    if isinstance(operator, GroupedGemm):
-        inputs_of = replace(operator, n=operator.k, k=operator.n)
-        return [forward, PassKernel(inputs_of, INPUTS), PassKernel(operator, WEIGHTS)]
     if isinstance(operator, Norm):
         moved = Elementwise(
             name=operator.name, elements=operator.rows * operator.cols, reads=2.0, writes=1.0
@@ -442,13 +492,12 @@ def launch_waits_s(
 
 
 PRODUCTS = ("bf16", "fp16", "fp8", "fp4")
-ATTENTION, SCORES, STREAMS, EXPERTS = "attention", "scores", "streams", "experts_"
+ATTENTION, SCORES, STREAMS = "attention", "scores", "streams"
 """Kinds of kernels, each with its pace in training: products by precision, fused attention, scores
-of unfused attention, pointwise kernels, grouped products by precision."""
+of unfused attention, and pointwise kernels."""
 
 SIZES: Mapping[type, tuple[str, ...]] = {
     Gemm: ("m", "n", "k", "batch"),
-    GroupedGemm: ("tokens", "n", "k"),
     Attention: ("requests", "query_tokens", "pairs", "kv_tokens"),
     Elementwise: ("elements",),
     Norm: ("rows",),
@@ -513,7 +562,7 @@ def kind_of(task: PassKernel) -> str:
         return ATTENTION
     if isinstance(kernel, Norm | Elementwise):
         return SCORES if task.is_core else STREAMS
-    return EXPERTS + kernel.dtype if isinstance(kernel, GroupedGemm) else STREAMS
+    return STREAMS
 
 
 def _summed(mine: Sequence[PassKernel], columns: Sequence[Floats]) -> dict[tuple[str, str], Floats]:
@@ -581,7 +630,7 @@ def _priced(
             columns_of = (np.broadcast_to(x, shape) for x in (row.seconds, row.joules, row.level))
             for i, second, joule, level in zip(where, *columns_of, strict=True):
                 often = kernels[i].repeat  # a fraction if only some layers have the kernel
-                if isinstance(kernels[i], GroupedGemm):
+                if kernels[i].name in OF_EXPERTS:
                     often *= job.busiest  # ranks wait for the rank with the most tokens
                 seconds[i], joules[i], levels[i] = often * second, often * joule, level
     narrow = {i: k for i, k in enumerate(kernels) if isinstance(k, Gemm) and k.dtype in NARROW}

@@ -170,6 +170,11 @@ class TrainingPoint:
         above=0,
     )
     overlap: bool = choice("whether gradient reduction overlaps the backward pass", default=True)
+    tp_overlap: bool = choice(
+        "whether, with `overlap`, tensor-parallel messages overlap the products around them "
+        "(Transformer Engine, torchtitan's asynchronous TP)",
+        default=True,
+    )
     mtp_layers: int = asked(
         "layers that predict a further token each (multi-token prediction), with the head",
         default=0,

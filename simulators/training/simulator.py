@@ -136,7 +136,7 @@ def _kernels(work: Work, constants: Constants, gpus: int) -> list[Contribution]:
         for (phase, kind), seconds in piece.seconds.items():
             times = often * counts[name] * float(runs(phase, plans, is_layer=name in LAYERS)[0])
             row = sums.setdefault((phase, kind), [0.0, 0.0, 0.0])
-            row[0] += times * pace(constants, work.job, kind) * float(seconds[column])
+            row[0] += times * pace(constants, work, kind) * float(seconds[column])
             row[1] += gpus * times * float(piece.joules[phase, kind][column])
             row[2] += times
     return [

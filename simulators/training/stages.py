@@ -1,8 +1,10 @@
 """Layers of pipeline stages: what each chunk of a pipeline and each rank holds.
 
-By default layers are split evenly over chunks. Where they do not divide, the chunks at the ends of
-the model have one layer less, then the last chunks. Chunks at the ends may have no layer: embedding
-and head are then chunks of their own (Llama 3, 2024). The first and the last rank may have other
+By default layers are split evenly over chunks. Where one or two are missing, the chunks at the ends
+of the model have one layer less: embedding and head count as layers (Megatron-LM), and may be
+chunks of their own (Llama 3, 2024). Where more are missing, the last chunk has what is left, if
+anything is (as in NVIDIA's layouts of DeepSeek-V3 and Kimi K2), or else chunks before it are
+shortened too. The first and the last rank may have other
 numbers of layers than the ranks between them (Megatron-LM, `--decoder-first-pipeline-num-layers`),
 or a layout states the content of every chunk (`--pipeline-model-parallel-layout`).
 """
@@ -26,6 +28,9 @@ LETTERS = "EtmL"
 """Letters of a layout: embedding, layer, layer of multi-token prediction, head with loss."""
 REPEATED = (r"\(([^()]+)\)\*(\d+)", r"(.)\*(\d+)")
 MOST_CHUNKS = 4096
+
+ENDS = 2
+"""Chunks with the embedding or the head."""
 
 
 @dataclass(frozen=True)
@@ -115,9 +120,13 @@ def even_sizes(layers: int, chunks: int) -> list[int]:
 
     >>> even_sizes(14, 4), even_sizes(5, 4), even_sizes(4, 6)
     ([3, 4, 4, 3], [1, 2, 1, 1], [0, 1, 1, 1, 1, 0])
+    >>> even_sizes(61, 8)
+    [8, 8, 8, 8, 8, 8, 8, 5]
     """
     each, extra = divmod(layers, chunks)
     short = chunks - extra if extra else 0
+    if ENDS < short <= each:
+        return [each + 1] * (chunks - 1) + [each + 1 - short]
     shortened = [chunks - 1, 0, *range(chunks - 2, 0, -1)][:short]
     sizes = [each + (1 if extra else 0)] * chunks
     for chunk in shortened:

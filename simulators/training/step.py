@@ -15,8 +15,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.columns import FITTED, LEVELS, Shares
 from simulators.core.jit import Floats, Ints
+from simulators.evidence.lookup import sources
+from simulators.evidence.transfer import ARCHITECTURE
 from simulators.kernels.energy import idle_w_of, peak_w_of
 from simulators.training.communication import (
     CONTEXT,
@@ -58,12 +61,15 @@ from simulators.training.operators import (
     pieces,
     runs,
 )
-from simulators.training.operators import EXPERTS as GROUPED
 from simulators.training.pipeline import BLOCKED, COLUMNS, DENSE, HEAD, MTP, SEND, pipelines_s
 from simulators.training.pipeline import EXPERTS as EXPERT
 from simulators.training.schedule import INTERLEAVED, PAIRING, ZERO_BUBBLE
 
 GRADIENTS, GATHERED, SHARDED = "gradients", "gathered", "sharded"
+
+DISPATCH_SMS = 32
+"""SMs that messages to experts occupy while other kernels run (`moe_hybridep_num_sms` of NVIDIA's
+recipes; NCCL's channels are as many)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +103,7 @@ class Work:
     messages: Mapping[str, Messages]
     exchange: Exchange
     send_s: Floats
+    power: float  # rate of matrix units in a step over that by which they are priced
 
 
 def work_of(job: Job, plans: Plans) -> Work:
@@ -111,7 +118,28 @@ def work_of(job: Job, plans: Plans) -> Work:
         messages={name: messages(job, name, sizes) for name in priced},
         exchange=exchange(job, plans),
         send_s=send_s(job, plans),
+        power=relative_power(job.gpu),
     )
+
+
+def relative_power(gpu: Gpu) -> float:
+    """Return the rate of a GPU's matrix units over the rate by which they are priced.
+
+    A GPU without measured products takes the rates of a GPU of its architecture. Long products run
+    at the power limit, where rates are in proportion to power beyond idling, so what differs is the
+    power per FLOP of the data sheets.
+
+    >>> from simulators.catalog.gpu import load_gpu
+    >>> [round(relative_power(load_gpu(name)), 2) for name in ("gb300", "gb200", "h100_sxm")]
+    [1.19, 1.0, 1.0]
+    """
+    nearest = sources("tensor", gpu.measured_as or gpu.name, gpu.architecture)
+    if not nearest or nearest[0].relation != ARCHITECTURE:
+        return 1.0
+    own, source = (
+        (one.tdp_w - idle_w_of(one)) / one.peak("bf16") for one in (gpu, load_gpu(nearest[0].gpu))
+    )
+    return own / source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +210,22 @@ def after_passes(work: Work, parts: Floats, constants: Constants) -> tuple[Float
     return dp_comm_s, optimizer_s + host_s + _left(done.to_host_s, backward_s, 0.0, plans)
 
 
+@dataclass(frozen=True, kw_only=True)
+class StepParts:
+    """Seconds of the parts of a step that follow each other, by row."""
+
+    passes: Passes
+    pipeline_s: Floats
+    dp_comm_s: Floats
+    optimizer_s: Floats
+    straggler_s: Floats
+
+    @property
+    def step_s(self) -> Floats:
+        """Time of the step."""
+        return self.pipeline_s + self.dp_comm_s + self.optimizer_s + self.straggler_s
+
+
 def steps(work: Work, constants: Constants) -> Steps:
     """Return the step times of each row."""
     [found] = steps_of_jobs([work], constants)
@@ -190,6 +234,12 @@ def steps(work: Work, constants: Constants) -> Steps:
 
 def steps_of_jobs(works: Sequence[Work], constants: Constants) -> list[Steps]:
     """Return the step times of the rows of several jobs, whose pipelines are played together."""
+    done = step_parts(works, constants)
+    return [_steps(work, one) for work, one in zip(works, done, strict=True)]
+
+
+def step_parts(works: Sequence[Work], constants: Constants) -> list[StepParts]:
+    """Return the parts of the steps of several jobs, without energy and evidence."""
     if not works:
         return []
     passes = [passes_of(work, constants) for work in works]
@@ -204,23 +254,33 @@ def steps_of_jobs(works: Sequence[Work], constants: Constants) -> list[Steps]:
     ends_s = pipelines_s(np.concatenate(shapes), models, parts)
     starts = np.cumsum([len(shape) for shape in shapes])[:-1]
     return [
-        _steps(work, one, pipeline_s, constants)
+        _step_parts(work, one, pipeline_s, constants)
         for work, one, pipeline_s in zip(works, passes, np.split(ends_s, starts), strict=True)
     ]
 
 
-def _steps(work: Work, passes: Passes, pipeline_s: Floats, constants: Constants) -> Steps:
+def _step_parts(work: Work, passes: Passes, pipeline_s: Floats, constants: Constants) -> StepParts:
     job, plans = work.job, work.plans
-    parts, exposed, compute = passes.parts, passes.exposed, passes.compute
-    dp_comm_s, optimizer_s = after_passes(work, parts, constants)
-    counts, which = counts_of(job), work.which
+    dp_comm_s, optimizer_s = after_passes(work, passes.parts, constants)
     worked_s = pipeline_s + dp_comm_s + optimizer_s
     if job.cuda_graphs:  # nothing is read back, but hosts need as long for the next graphs
         optimizer_s = optimizer_s + np.maximum(0.0, constants.step_s - worked_s)
         worked_s = np.maximum(worked_s, constants.step_s)
-    # Measured steps of one layout grow by much the same share whenever the data ranks double.
-    straggler_s = constants.late * np.log2(plans.dp * job.cp) * worked_s
-    step_s = worked_s + straggler_s
+    return StepParts(
+        passes=passes,
+        pipeline_s=pipeline_s,
+        dp_comm_s=dp_comm_s,
+        optimizer_s=optimizer_s,
+        # Measured steps of one layout grow by much the same share when the data ranks double.
+        straggler_s=constants.late * np.log2(plans.dp * job.cp) * worked_s,
+    )
+
+
+def _steps(work: Work, done: StepParts) -> Steps:
+    job, plans = work.job, work.plans
+    exposed, compute = done.passes.exposed, done.passes.compute
+    pipeline_s, dp_comm_s, step_s = done.pipeline_s, done.dp_comm_s, done.step_s
+    counts, which = counts_of(job), work.which
     per_rank = plans.micro_batches / plans.pp
     busy_s = per_rank * (compute + sum(exposed.values()))
     ranks = plans.pp * plans.dp * job.tp * job.cp
@@ -234,8 +294,8 @@ def _steps(work: Work, passes: Passes, pipeline_s: Floats, constants: Constants)
         cp_comm_s=per_rank * exposed[CONTEXT],
         ep_comm_s=per_rank * exposed[EXPERTS],
         dp_comm_s=dp_comm_s + per_rank * exposed[GRADIENTS],
-        straggler_s=straggler_s,
-        optimizer_s=optimizer_s,
+        straggler_s=done.straggler_s,
+        optimizer_s=done.optimizer_s,
         loading_s=np.zeros(plans.size),
         flops=(2.0 if job.lora_rank else 3.0) * forward_flops * per_rank * ranks,
         energy_j=_energy_j(work, step_s) * ranks,
@@ -280,19 +340,16 @@ def counts_of(job: Job) -> dict[str, float]:
     }
 
 
-def pace(constants: Constants, job: Job, kind: str) -> float:
+def pace(constants: Constants, work: Work, kind: str) -> float:
     """Return the pace of a kind of kernels on the job's GPU; 1 without measured rows."""
-    on, gpu = f"_{job.gpu.architecture}", job.gpu.measured_as or job.gpu.name
+    job, matrix = work.job, 1.0 / work.power
+    on = f"_{job.gpu.architecture}"
     attention = FLASH if job.attention == FLASH_FP8 else job.attention
-    matrix = constants.gpus.get(gpu, 1.0)
     if kind in PRODUCTS:
         narrow = constants.formats.get(kind, 1.0)
         return matrix * narrow * constants.products.get(job.gpu.architecture, 1.0)
     if kind == ATTENTION:
         return matrix * constants.attention.get(attention + on, 1.0)
-    if kind.startswith(GROUPED):
-        dtype = kind.removeprefix(GROUPED).replace("fp16", "bf16")  # whose multipliers it uses
-        return matrix * constants.experts.get(dtype, 1.0)
     if kind == SCORES:
         return constants.attention.get(attention + on, 1.0)
     return constants.streams.get(job.fusion, 1.0)
@@ -301,7 +358,7 @@ def pace(constants: Constants, job: Job, kind: str) -> float:
 def _passes(work: Work, name: str, constants: Constants) -> dict[str, Floats]:
     sums = {phase: np.zeros(work.plans.size) for phase in PHASES}
     for (phase, kind), column in work.pieces[name].seconds.items():
-        sums[phase] += pace(constants, work.job, kind) * column[work.which]
+        sums[phase] += pace(constants, work, kind) * column[work.which]
     if is_launched(name, work.job):
         for phase in (FORWARD, INPUTS):
             sums[phase] += constants.mixture_s if name == "experts" else constants.layer_s
@@ -327,11 +384,13 @@ def _exposed(
                 )
                 seconds = np.maximum(0.0, seconds - computing_s[which])
             if what == EXPERTS:
-                left = np.maximum(0.0, seconds - others[direction])
+                beside = np.minimum(seconds, others[direction])
+                occupied = min(1.0, DISPATCH_SMS / job.gpu.sm_count)
+                left = seconds - (1.0 - occupied) * beside
                 seconds = np.where(hides_experts, left, seconds)
             share = 1.0 if what == CONTEXT else constants.exposed.get(what, 1.0)
             if what == TENSOR:  # pipelined with the products around the sum
-                share = np.where(plans.overlaps > 0, share, 1.0)
+                share = np.where(plans.tp_overlaps > 0, share, 1.0)
             found[direction, what] = share * seconds
     return found
 

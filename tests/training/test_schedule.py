@@ -16,7 +16,7 @@ from simulators.training.schedule import (
     sorted_tasks,
 )
 from simulators.training.stages import DENSE as DENSE_LAYERS
-from simulators.training.stages import EXPERTS, PipelinedModel, chunk_contents
+from simulators.training.stages import EXPERTS, PipelinedModel, chunk_contents, even_sizes
 
 
 def step(schedule, pp, m, chunks=1, layers=0, send=0.0, passes=(1.0, 1.0, 1.0)):
@@ -158,7 +158,12 @@ def test_results_do_not_depend_on_the_rows_played_beside():
     assert together.tolist() == alone
 
 
-@pytest.mark.parametrize(("layers", "chunks"), [(126, 64), (126, 16), (61, 8), (96, 96), (7, 4)])
+@pytest.mark.parametrize(("chunks", "each", "last"), [(4, 16, 13), (8, 8, 5), (16, 4, 1)])
+def test_last_chunk_has_what_is_left_as_in_nvidias_layouts_of_deepseek_v3(chunks, each, last):
+    assert even_sizes(61, chunks) == [each] * (chunks - 1) + [last]
+
+
+@pytest.mark.parametrize(("layers", "chunks"), [(126, 64), (126, 16), (80, 24), (96, 96), (7, 4)])
 def test_layers_of_chunks_sum_to_the_model_with_fewer_at_the_ends(layers, chunks):
     held = chunk_contents(PipelinedModel(layers, dense=3), chunks, 1)
     sizes = held[:, DENSE_LAYERS] + held[:, EXPERTS]
