@@ -59,7 +59,7 @@ class Serving:
     """The serving simulator: its point, metrics, bounds, costs and explanations."""
 
     name: str = "serving"
-    version: int = 29
+    version: int = 30
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts

@@ -160,7 +160,7 @@ class Training:
     """The simulator of training runs."""
 
     name: str = "training"
-    version: int = 13
+    version: int = 14
     point: type = TrainingPoint
     metrics: type = TrainingMetrics
     facts: type = TrainingFacts
