@@ -23,7 +23,7 @@ from sweeper.query.pareto import minimised, pareto_front
 from sweeper.samplers import Goal, load_sampler
 from sweeper.samplers._search_driver import as_sampler, scenario_numbers
 from sweeper.samplers.halving import cheap_metrics
-from sweeper.space.points import Index, numbers
+from sweeper.space.points import Index, Mask, numbers
 from sweeper.space.sql import parsed
 from sweeper.sweep import Sweep
 
@@ -37,7 +37,7 @@ BILLION = (
     "space.axes.max_batch=1..1024",
     "space.axes.scheduler=[vllm,sarathi]",
     "space.axes.chunk_size=128..8192 lin 64",
-    "space.axes.max_batch_tokens=2048..16384 lin 8",
+    "space.axes.scheduling.max_batch_tokens=2048..16384 lin 8",
 )
 """Flags of the question about GPUs, precisions and parallelism: 1.7e9 designs."""
 FIDELITIES = {
@@ -72,17 +72,21 @@ class Whole:
             ok &= self.rows.select(parsed(sweep.where, "where").fill_null(value=False)).to_series()
         self.met = ok.to_numpy()
         self.scenario = scenario_numbers(sweep.space, sweep.given, self.index)
+        self.whole = [self._volume(scenario) for scenario in np.unique(self.scenario[self.met])]
+
+    def _volume(self, scenario: int) -> tuple[Mask, list[float], float]:
+        """Return the rows of a scenario, the reference point and the hypervolume of their front."""
+        mine = self.met & (self.scenario == scenario)
+        rows = self.losses[mine]
+        bound = (rows[distinct_front(rows)[0]].max(axis=0) * 1.1).tolist()
+        return mine, bound, hypervolume(rows, bound)
 
     def share(self, picked: Index) -> float:
         """Return the share of the front's hypervolume that some points have."""
-        found, shares = np.isin(self.index, picked) & self.met, []
-        for scenario in np.unique(self.scenario[self.met]):
-            mine = self.scenario == scenario
-            front = self.losses[mine & self.met]
-            bound = (front[distinct_front(front)[0]].max(axis=0) * 1.1).tolist()
-            ours = hypervolume(self.losses[mine & found], bound) if (mine & found).any() else 0.0
-            shares.append(ours / hypervolume(front, bound))
-        return float(np.mean(shares))
+        found = np.isin(self.index, picked)
+        ours = (hypervolume(self.losses[mine & found], bound) for mine, bound, _ in self.whole)
+        wholes = (volume for _, _, volume in self.whole)
+        return float(np.mean([a / b for a, b in zip(ours, wholes, strict=True)]))
 
     def replayed(self, name: str, **options: Any) -> Iterator[Index]:
         """Yield the points picked by a search, round by round."""

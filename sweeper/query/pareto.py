@@ -23,8 +23,11 @@ from sweeper.space.sql import check_columns, computed, condition
 STATUS = "status"
 FEASIBLE = pl.col(STATUS).cast(pl.String) == "ok"
 """Whether a row is a feasible design with metrics."""
-_AT_ONCE = 100_000
-"""Rows held in memory at a time; the front of a larger table is the front of its parts' fronts."""
+_AT_ONCE, _WHOLE_ROWS = 500_000, 100_000
+"""Rows whose objectives, and rows of which all columns, are held in memory at a time.
+
+The front of a larger table is the front of its parts' fronts.
+"""
 
 
 def pareto_front(
@@ -84,7 +87,7 @@ def rows_at(results: pl.LazyFrame, numbers: pl.Series) -> pl.DataFrame:
     """
     wanted = np.unique(numbers.to_numpy().astype(np.int64))
     found = [results.with_row_index("__row").head(0).collect()]
-    for some in np.split(wanted, np.flatnonzero(np.diff(wanted // _AT_ONCE)) + 1):
+    for some in np.split(wanted, np.flatnonzero(np.diff(wanted // _WHOLE_ROWS)) + 1):
         if len(some):
             found.append(_slice(results, int(some[0]), int(some[-1] - some[0]) + 1).collect())
             found[-1] = found[-1][some - some[0]]

@@ -284,6 +284,7 @@ def test_result_batches_are_read_in_order(monkeypatch: pytest.MonkeyPatch) -> No
     wanted: dict[str, Direction] = {"usd": "min"}
     whole = pareto_front(rows, wanted)
     monkeypatch.setattr(pareto, "_AT_ONCE", 2)
+    monkeypatch.setattr(pareto, "_WHOLE_ROWS", 2)
     matrix, numbers = objective_matrix(rows, wanted, where="usd < 9")
     assert matrix[:, 0].tolist() == [5.0, 4.0, 2.0, 1.0, 7.0, 1.0]
     assert numbers.tolist() == [0, 1, 3, 4, 5, 6]
