@@ -45,7 +45,7 @@ KINDS = {
     ENGINES: ".*/calibration/(runtimes/(vllm|trtllm|sglang)|frontends|in_process)",
     TRAINING: "training/",
     NETWORKS: "collectives/",
-    "intervals of deployments": "serving/calibration/deployment_bands",
+    "intervals of deployments": "serving/calibration/(deployment_bands|differences)",
     "kernels": "(kernels|graphs)/",
     "transfer between GPUs": "evidence/",
     "edge devices": "edge/",

@@ -6,7 +6,7 @@ in a file with the simulator's name, in `planning/` or `deploy/`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -101,6 +101,11 @@ class Question:
     asked: Callable[[Mapping[str, Any]], str] = lambda _: ""  # describes a design's load
     refused: Mapping[str, str] = field(default_factory=dict)  # refused devices and reasons
     notes: tuple[str, ...] = ()  # printed with the answer
+    most_devices: int = 0  # limit of the devices; 0: none
+    larger: Callable[[], Question] | None = None  # the question with twice the devices
+    is_grown: bool = False  # whether the question grows until it has an answer
+    # The question with other limits, by metric of a deadline.
+    relaxed: Callable[[Mapping[str, float]], Question] | None = None
 
 
 @runtime_checkable
@@ -189,6 +194,42 @@ class Benchmarks(Protocol):
         Raises:
             UnknownNameError: the client is unknown.
             UserError: the client cannot send the load.
+        """
+
+
+class Mixes(Protocol):
+    """Two designs that can be mixed."""
+
+    @property
+    def groups(self) -> Sequence[str]:
+        """Groups of facts that differ."""
+
+    @property
+    def half_widths(self) -> Mapping[str, float]:
+        """Half-widths of the 90 % interval of ln(new / old), by metric; empty if unknown."""
+
+    @property
+    def confirmed_by(self) -> Mapping[str, str]:
+        """Measurements that confirm the share of a group."""
+
+    def run(self, taken: Collection[str]) -> Mapping[str, float]:
+        """Return the metrics of the mixture whose groups `taken` are those of the new design.
+
+        Raises:
+            Infeasible: the mixture cannot exist.
+        """
+
+
+@runtime_checkable
+class MixesDesigns(Protocol):
+    """A simulator whose designs can be mixed by groups of facts, other than by fields."""
+
+    def mixtures(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> Mixes:
+        """Return the mixtures of two points, which attribute their difference to groups of facts.
+
+        Raises:
+            Infeasible: one of the designs cannot exist.
+            UserError: the designs cannot be mixed.
         """
 
 

@@ -351,18 +351,21 @@ def hide_exchanges(rows: Sequence[Row], kernels: Sequence[Row], part: Stage) -> 
 def _batch_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str]) -> list[Row]:
     layout = replica.layout
     shard = Shard(replica.model, layout, part, replica.dtype, replica.kv_dtype)
-    shared = step.tokens / layout.attention_dp  # tokens are split evenly, requests stay whole
+    all_tokens = step.tokens
+    shared = all_tokens / layout.attention_dp  # tokens are split evenly, requests stay whole
     step = busiest_group(step, layout.attention_dp)
     # Sizes of an empty part are raised to 1, and its time is dropped, so that no formula sees
     # empty matrices.
     some = Step(**{f.name: np.maximum(1.0, getattr(step, f.name)) for f in fields(step)})
     tokens, logits = np.maximum(1.0, shared), some.logits_rows
-    between = collectives(shard, tokens)
+    sender = replica.messenger
+    sent = replace(shard, layout=sender.layout, dtype=sender.dtype)
+    between = collectives(sent, np.maximum(1.0, all_tokens / sender.layout.attention_dp))
     sums = [m for m in between if m.kind != "send_recv"]
     sends = [m for m in between if m.kind == "send_recv"]
     linear, head = token_operators(shard, tokens), head_operators(shard, logits)
     drawn = nucleus_operators(shard, logits) if replica.nucleus else ()
-    ends = logits_collectives(shard, logits)
+    ends = logits_collectives(sent, logits)
     chooses = not replica.kernel_choices.attends_to_all_in_short_prompts
     skips = replica.gpu.architecture in replica.kernel_choices.skips_empty_keys
     padded = functools.partial(whole_lists, model=replica.model, skips_empty_keys=skips)
@@ -397,12 +400,12 @@ def _batch_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str]) 
         ("tokens", step.tokens, seen_by),
         ("experts", step.tokens, seen_by),
         ("tokens", step.logits_rows, lambda name: compute_rows((*head, *drawn), replica, name)),
-        ("tokens", step.logits_rows, lambda name: message_rows(ends, replica, name)),
+        ("tokens", step.logits_rows, lambda name: message_rows(ends, sender, name)),
         ("prefill_attention", chunks, lambda name: compute_rows(prefill, replica, name)),
         ("decode_attention", decodes, lambda name: compute_rows(decode, replica, name)),
         ("mixed_attention", both, mixed_rows),
-        ("collective", step.tokens, lambda name: message_rows(sums, replica, name)),
-        ("send_recv", step.tokens, lambda name: message_rows(sends, replica, name)),
+        ("collective", step.tokens, lambda name: message_rows(sums, sender, name)),
+        ("send_recv", step.tokens, lambda name: message_rows(sends, sender, name)),
     )
     return [
         row.mask(present).time_sliced(replica.time_share)
@@ -414,6 +417,7 @@ def _batch_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str]) 
 
 def launch_s(replica: Replica, step: Step, part: Stage, busy_s: Column) -> Column:
     """Return the seconds that a stage waits for the host."""
+    replica = replica.launcher
     runtime = replica.runtime
     if replica.layout.routing.backend == HIGH_THROUGHPUT and not runtime.is_launching:
         runtime = replace(runtime, launch_layer_s=load_runtime(LAUNCHED).launch_layer_s)

@@ -350,6 +350,18 @@ class Replica:
     nucleus: bool = False  # nucleus sampling: tokens are drawn from sorted probabilities
     time_share: float = 1.0  # of the GPU under time slicing
     stream_interval: int = 1  # iterations between messages to a client; 0: answers are sent whole
+    messages_as: Replica | None = None  # replica whose messages are priced; None: this one
+    host_as: Replica | None = None  # replica whose launches and host are priced; None: this one
+
+    @property
+    def messenger(self) -> Replica:
+        """Replica whose messages are priced: in a mixture of two designs, perhaps the other's."""
+        return self.messages_as or self
+
+    @property
+    def launcher(self) -> Replica:
+        """Replica whose launches and host are priced: in a mixture, perhaps the other's."""
+        return self.host_as or self
 
     @property
     def library(self) -> str:

@@ -82,6 +82,7 @@ class Hardware:
 
     description: str
     replica: Replica = field(compare=False, repr=False)
+    kv_blocks: int = 0  # of a mixture of two designs; 0: as many as fit
 
 
 @dataclass(frozen=True)

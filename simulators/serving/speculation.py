@@ -312,11 +312,11 @@ def drafter_of(point: ServingPoint, hardware: Hardware) -> Drafter | None:
     dtype = dtype if dtype in ("fp16", "bf16") else "bf16" if is_narrow else target.dtype
     depth, is_tree = len(accepted), config.topk > 1
     alone, wide, width = (1, depth - 1, config.topk) if is_tree else (depth, 0, 1)
-    host_s = BATCHES * target.runtime.host_s / depth
+    host_s = BATCHES * target.launcher.runtime.host_s / depth
     if config.method == MEDUSA:  # all heads at once, in the verified batch
         alone, wide, width, host_s = 0, 1, 1 + drafted, 0.0
     once = replace(target.runtime, host_s=host_s, sequence_s=0.0, prepare_s=0.0)
-    replica = replace(target, model=model, runtime=once, dtype=dtype)
+    replica = replace(target, model=model, runtime=once, dtype=dtype, host_as=None)
     weights = weight_bytes(model, target.layout, dtype)
     if is_head:  # shares the model's embedding and output
         weights -= weight_bytes(replace(model, layers=0), target.layout, dtype)

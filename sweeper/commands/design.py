@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pyarrow.parquet as pq
 
 from simulators.core.columns import LEVELS, batch_of, schema_of
@@ -17,22 +16,17 @@ from simulators.core.contract import (
     Explains,
     Records,
     Simulator,
-    given_of,
     load_simulator,
 )
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.fields import columns_of
 from sweeper.commands.flags import parse
 from sweeper.commands.query import tell_progress, warn_of_version
-from sweeper.query.fronts import dominated_shares
-from sweeper.query.pareto import minimised, pareto_front, qualifying
 from sweeper.questions import (
     DEPLOYMENTS,
     LOAD_TESTS,
     Benchmarks,
-    CarriesLoad,
     Deploys,
-    ReadsLogs,
     Reports,
     WritesForwardTimes,
     known_beside,
@@ -40,7 +34,7 @@ from sweeper.questions import (
 from sweeper.report.answers import Answers, latest, point_of
 from sweeper.report.evidence import shares_in_words, shares_of_row, spoken
 from sweeper.report.summary import elsewhere
-from sweeper.report.tables import print_table, print_words, read_text, write_text
+from sweeper.report.tables import print_table, print_words, write_text
 from sweeper.store.keys import SHOWN
 from sweeper.text import human
 
@@ -48,8 +42,6 @@ _FASTER = 1.25
 """Factor by which `explain` makes a part of the device faster."""
 _LEAST_TIME, _LEAST_ENERGY = 0.002, 0.02
 """Shares of a phase's time and energy below which operators are summed."""
-_MOST = 12
-"""Operators printed by `compare`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -329,163 +321,6 @@ def evaluated(simulator: Simulator, row: Mapping[str, Any]) -> dict[str, Any]:
     batch = batch_of(simulator.point, point_of(simulator, row))
     metrics: dict[str, Any] = simulator.evaluate(batch).to_pylist()[0]
     return metrics
-
-
-def compare(words: list[str]) -> int:
-    """Compare two designs, a design with a benchmark's result, or two sweeps."""
-    chosen = parse("compare", words)
-    last, found = designs(chosen.name, chosen.outputs, *chosen.keys)
-    if chosen.log and len(found) == 1:
-        return _compare_log(found[0], chosen.log, as_json=chosen.json)
-    if chosen.against and not found:
-        return _compare_sweeps(last, latest(chosen.against, chosen.outputs))
-    if len(found) == 2 and not chosen.log:
-        return _compare_designs(*found)
-    raise UserError(
-        "compare takes two keys, one key with --log FILE, or --against NAME\n"
-        f"As in: python -m sweeper compare {chosen.name} knee 260531b612"
-    )
-
-
-def _compare_designs(first: StoredDesign, second: StoredDesign) -> int:
-    last, a, b = first.last, first.row, second.row
-    numbers = schema_of(last.simulator.metrics).names
-    choices = [n for n in (*last.space.axes, *last.space.derived) if a.get(n) != b.get(n)]
-    changed = [n for n in numbers if a.get(n) != b.get(n) and not n.endswith(("_lo", "_hi"))]
-    lines = [
-        [
-            "*" if n in last.objectives else "",
-            n,
-            last.human(n, a[n]),
-            last.human(n, b[n]),
-            _change(a[n], b[n]) if n in numbers else "",
-        ]
-        for n in [*choices, *changed]
-        if n in a
-    ]
-    print_table("", ["", "", first.key[:SHOWN], second.key[:SHOWN], "change"], lines)
-    if asked := [n for n in given_of(last.simulator.point) if n in a and a[n] != b.get(n)]:
-        values = ", ".join(f"{n} {last.human(n, a[n])} and {last.human(n, b[n])}" for n in asked)
-        print_words(
-            f"The inputs differ ({values}). Compare designs with the same {', '.join(asked)}."
-        )
-    simulator = last.simulator
-    if isinstance(simulator, CarriesLoad) and a[n := simulator.copies] != b[n]:
-        print_words(
-            f"The designs have {a[n]} and {b[n]} {n}. Rates, GPUs and energy are sums over all {n}."
-        )
-    if not lines:
-        print("The two designs are the same.")
-    if isinstance(simulator, Explains):
-        _compare_operators(first, second)
-    return 0
-
-
-def _compare_operators(first: StoredDesign, second: StoredDesign) -> None:
-    times: dict[tuple[str, str], list[float]] = {}
-    for place, design in enumerate((first, second)):
-        for c in design.operators():
-            times.setdefault((c.phase, c.name), [0.0, 0.0])[place] += c.time_s
-    changed = sorted(times.items(), key=lambda one: (-abs(one[1][1] - one[1][0]), one[0]))
-    lines = [
-        ["", f"{phase}: {name}", human(a, "s"), human(b, "s"), _signed(b - a)]
-        for (phase, name), (a, b) in changed[:_MOST]
-        if a != b
-    ]
-    if lines:
-        whole = sum(b - a for a, b in times.values())
-        print()
-        print_table(
-            f"Operators whose time differs ({_signed(whole)} in total)",
-            ["", "operator", "first", "second", "difference"],
-            lines,
-        )
-
-
-def _signed(seconds: float) -> str:
-    return f"{'+' if seconds > 0 else '-'}{human(abs(seconds), 's')}"
-
-
-def _change(a: Any, b: Any) -> str:
-    if isinstance(a, bool) or isinstance(b, bool) or not a:
-        return ""
-    numeric = isinstance(a, int | float) and isinstance(b, int | float)
-    return f"{b / a - 1:+.1%}" if numeric else ""
-
-
-def _compare_log(design: StoredDesign, file: Path, *, as_json: bool) -> int:
-    last, row = design.last, design.row
-    text, reader = read_text(file), known_beside(last.simulator, LOAD_TESTS)
-    logged: Mapping[str, float] = {}
-    notes: Sequence[str] = ()
-    if isinstance(reader, ReadsLogs):
-        logged = reader.read_log(text, str(file))
-        changes, notes = reader.at_log(design.point, text, str(file))
-        known = {c.name for c in columns_of(last.simulator.point)}
-        if changes := {n: v for n, v in changes.items() if n in known}:
-            row = {**row, **changes, **evaluated(last.simulator, {**row, **changes})}
-    found = {n: v for n, v in logged.items() if row.get(n) is not None}
-    if not found and logged:
-        said = " ".join(notes) or f"the design states none of {', '.join(logged)}"
-        raise UserError(f"{file} cannot be compared with {design.key[:SHOWN]}: {said}")
-    if not found:
-        raise UserError(f"{file} contains no metric that '{last.space.simulator}' predicts")
-    errors = {n: row[n] / v - 1 for n, v in found.items() if v}
-    if as_json:
-        table = [
-            {"metric": n, "measured": v, "predicted": row[n], "error": errors.get(n)}
-            for n, v in found.items()
-        ]
-        print(json.dumps({"key": design.key, "notes": list(notes), "metrics": table}, indent=1))
-        return 0
-    lines = [
-        ["", n, last.human(n, v), last.human(n, float(row[n])), f"{errors[n]:+.1%}" if v else ""]
-        for n, v in found.items()
-    ]
-    title = f"{design.key[:SHOWN]} compared with {file}"
-    print_table(title, ["", "metric", "measured", "predicted", "error"], lines)
-    for note in notes:
-        print_words(note)
-    if isinstance(reader, ReadsLogs) and (lesson := reader.lesson(errors)):
-        print(f"\n{lesson}")
-    return 0
-
-
-def _compare_sweeps(a: Answers, b: Answers) -> int:
-    """Print the changes of designs in both sweeps, and the hypervolumes of the fronts."""
-    if a.space.simulator != b.space.simulator:
-        raise UserError(
-            f"'{a.name}' is a sweep of '{a.space.simulator}', '{b.name}' of '{b.space.simulator}'"
-        )
-    for name in given_of(a.simulator.point):
-        ours, theirs = (list(dict.fromkeys(x.space.axes[name])) for x in (a, b))
-        if set(ours) != set(theirs):
-            values = (", ".join(a.human(name, v) for v in one[:6]) for one in (ours, theirs))
-            print_words(f"The sweeps use different {name}: {' and '.join(values)}.")
-    metrics = [n for n in a.objectives if n in b.objectives]
-    axes = list(dict.fromkeys([*a.space.axes, *b.space.axes]))
-    rows = [x.results.select(*axes, "status", *metrics).collect() for x in (a, b)]
-    shared = rows[0].join(rows[1], on=axes, how="inner", suffix="_b", nulls_equal=True)
-    print(f"{len(rows[0]):,} and {len(rows[1]):,} designs, {len(shared):,} in both sweeps")
-    both = shared.filter(pl.all_horizontal(pl.col("status", "status_b").cast(pl.String) == "ok"))
-    lines = []
-    for n in metrics:
-        ratio = (both[f"{n}_b"] / both[n]).drop_nulls().drop_nans()
-        if len(ratio):
-            quantiles = [ratio.quantile(q) or 0.0 for q in (0.05, 0.5, 0.95)]
-            lines.append(["", n, *(f"{q - 1:+.1%}" for q in quantiles)])
-    if lines:
-        title = f"Change from {a.name} to {b.name}, designs in both sweeps"
-        print_table(title, ["", "metric", "5 %", "median", "95 %"], lines)
-    wanted = {n: a.objectives[n] for n in metrics}
-    fronts = [pareto_front(qualifying(x.results), wanted, where=x.where) for x in (a, b)]
-    if all(len(f) for f in fronts) and len(wanted) > 1:
-        shares = dominated_shares(*(minimised(f, wanted) for f in fronts))
-        print(
-            f"Fronts of {len(fronts[0])} and {len(fronts[1])} designs dominate {shares[0]:.1%} "
-            f"and {shares[1]:.1%} of their common bounding box."
-        )
-    return 0
 
 
 def trace_events(found: Sequence[Contribution], name: str) -> dict[str, Any]:

@@ -98,6 +98,25 @@ def test_compare_explains_the_difference_of_two_designs(
     assert "The two designs are the same." in same
 
 
+def test_a_difference_is_attributed_to_the_options_that_differ(
+    swept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    last = latest("layers", "outputs")
+    rows = last.store.scan().collect().sort("latency_s")
+    from sweeper.store.keys import keys
+
+    named = keys(last.store.definition, rows)
+    words = ["compare", "layers", named[0], named[-1], "--explain"]
+    found = json.loads(printed([*words, "--json"], capsys))
+    for one in found["metrics"]:
+        before, after = one["predicted"]
+        assert sum(one["shares"].values()) == pytest.approx(after - before)
+    assert "Measurements that would confirm the shares" in printed(words, capsys)
+    same = printed(["compare", "layers", "knee", "knee", "--explain"], capsys)
+    assert "no difference between the two designs" in same
+    assert "two keys" in refused(["compare", "layers", "knee", "--explain"], capsys)
+
+
 def test_compare_joins_two_sweeps_on_shared_points(
     swept: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -484,7 +484,7 @@ def kv_blocks(
     sequences: int = 0,
     mean_tokens: float = 0.0,
 ) -> int:
-    """Return the number of KV blocks that fit on the fullest GPU.
+    """Return the given number of KV blocks, or as many as fit on the fullest GPU.
 
     The rest of the memory holds weights, adapters, the drafter, activations of `tokens` tokens,
     and the runtime's sampling buffers for `rows` rows of logits; and windows and states of as many
@@ -495,6 +495,8 @@ def kv_blocks(
     Raises:
         Infeasible: the weights do not fit, or no KV block fits beside them.
     """
+    if hardware.kv_blocks:
+        return hardware.kv_blocks
     replica = hardware.replica
     model, layout = replica.model, replica.layout
     usable = replica.gpu.hbm_bytes * memory_fraction

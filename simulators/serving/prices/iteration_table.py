@@ -508,7 +508,7 @@ def _header(stages: _Stages, active_idle_w: float) -> Floats:
     one = stages.launch_s(Step(prefills=1.0), LONG_S)
     header[SEQUENCE_S] = one[1] - header[LAST_GAPS_S]
     launching = header[[LAUNCHING_S, LAST_LAUNCHING_S]]
-    if stages.replica.runtime.prompt_layer_s:
+    if stages.replica.launcher.runtime.prompt_layer_s:
         launching = np.subtract(stages.launch_s(Step(prefills=1.0), 0.0), one)
     header[[PROMPT_LAUNCHING_S, LAST_PROMPT_LAUNCHING_S]] = launching
     header[ACTIVE_IDLE_W] = active_idle_w
