@@ -29,7 +29,7 @@ class ServingFlags:
 
     model: str = flag(HELP["model"])
     gpu: str = flag(HELP["gpu"])
-    gpus: int = flag(HELP["gpus"], least=1, default=8)
+    gpus: int = flag(HELP["gpus"], least=1, default=0)
     workload: str = flag(HELP["workload"], default="chat")
     system_prompt: int = flag(HELP["system_prompt"], least=0, default=0)
     isl: int = flag(HELP["isl"], least=1, default=0)

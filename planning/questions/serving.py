@@ -56,6 +56,9 @@ TEXTS: Mapping[str, Any] = read_toml(Path(__file__).with_suffix(".toml"))
 MAX_TP, MAX_EP, MAX_PP = 8, 16, 4
 """Largest degrees tried: tensor parallelism within a node, experts over two, four stages."""
 
+LEAST_GPUS, MOST_GPUS = 8, 512
+"""GPUs tried first without --gpus, and most GPUs of a question that grows: doubled each time."""
+
 MAX_EXACT = 4096
 """Number of replicas up to which every number is tried."""
 
@@ -145,11 +148,29 @@ ALTERNATIVES = (
 
 
 def question_of(flags: ServingFlags) -> Question:
-    """Return the question for parsed flags.
+    """Return the question for parsed flags; without a number of GPUs it grows from `LEAST_GPUS`.
 
     Raises:
         UserError: a number is not above zero, or a name is unknown.
     """
+    is_grown = flags.gpus == 0
+    flags = replace(flags, gpus=flags.gpus or LEAST_GPUS)
+    twice = replace(flags, gpus=2 * flags.gpus)
+
+    def relaxed(limits: Mapping[str, float]) -> Question:
+        own: dict[str, Any] = {name.partition("_")[0]: limit for name, limit in limits.items()}
+        return question_of(replace(flags, **own))
+
+    return replace(
+        _question(flags),
+        most_devices=flags.gpus,
+        is_grown=is_grown,
+        larger=functools.partial(question_of, twice) if twice.gpus <= MOST_GPUS else None,
+        relaxed=relaxed,
+    )
+
+
+def _question(flags: ServingFlags) -> Question:
     agents = has_sessions(flags.workload)
     ttft_s = (AGENTS_TTFT_S if agents else TTFT_S) if flags.ttft is None else flags.ttft
     flags = replace(flags, dtype=flags.dtype.lower(), ttft=ttft_s)
@@ -233,6 +254,7 @@ def question_of(flags: ServingFlags) -> Question:
         advice=(
             f"Use more or faster GPUs (--gpus, --gpu), fewer requests ({less}), longer deadlines",
             f"{' or '.join(['(--ttft, --tpot)', *smaller])}.",
+            "--relax prints the least relaxation of each limit that gives an answer.",
         ),
         target=lambda row: "dynamo" if row["pools.prefill_gpus"] else "kubernetes",
     )

@@ -46,7 +46,7 @@ from sweeper.questions import (
     Question,
     known_beside,
 )
-from sweeper.report import evidence
+from sweeper.report import evidence, relaxed
 from sweeper.report.answers import Answers, point_of
 from sweeper.report.summary import elsewhere
 from sweeper.report.tables import print_table, print_words, write_text
@@ -69,6 +69,8 @@ EVEN, _SURER = 0.5, 0.05
 """Least probability of a cheaper alternative, and least gain in probability of a dearer one."""
 _CHECKS = 2
 """Accuracy checks printed."""
+_NEARER = 0.98
+"""Factor of the miss from which twice the devices do not help."""
 NO_COMMAND = "No command"
 
 Row = Mapping[str, Any]
@@ -106,12 +108,39 @@ def answer_to(words: list[str]) -> Answer:
     """Sweep and return the answer to a question by flags."""
     name, words = simulator_asked(words, QUESTIONS.names())
     chosen, question = parsed(asks_of(load_simulator(name)), words)
+    return _grown(question, chosen)
+
+
+def _grown(question: Question, chosen: argparse.Namespace) -> Answer:
+    """Return the answer with the devices of the question, or twice as many until there is one.
+
+    A question stops growing when twice the devices bring the nearest design no nearer.
+    """
+    before = math.inf
+    while True:
+        is_last = question.larger is None or not question.is_grown
+        answer = answered(question, chosen, is_last=is_last)
+        if answer is not None:
+            miss = answer.miss
+            if answer.is_found or is_last or miss <= 1.0 or miss > _NEARER * before:
+                return answer
+            before = miss
+        assert question.larger is not None
+        question = dataclasses.replace(question.larger(), is_grown=True)
+
+
+def answered(
+    question: Question, chosen: argparse.Namespace, *, is_last: bool = True
+) -> Answer | None:
+    """Return the answer to a question; None without any point, or an error if it is the last."""
     file = Path(chosen.outputs) / "spaces" / f"{question.name}.yaml"
     said = (f"{key}: {json.dumps(value)}\n" for key, value in question.space.items())
     write_text(file, f"# {question.asks}\n{''.join(said)}")  # JSON is YAML
     asked = asked_by([f"+space={file}", f"outputs={chosen.outputs}", f"engine={chosen.engine_}"])
     if sum(asked.sweep.space.removed().values()) == asked.sweep.space.size:
-        raise UserError(question.too_large)
+        if is_last:
+            raise UserError(question.too_large)
+        return None
     slo = SloProbability(question, chosen.confidence, chosen.band, _kept(asked.sweep.store))
     last = sweep(_fewest(asked, question, slo, is_free=chosen.engine_ == "auto")).answers
     return Answer(question, last, verdicts(question, last, slo), chosen)
@@ -188,7 +217,7 @@ class SloProbability:
 
     def misses(self, rows: pl.DataFrame) -> NDArray[np.float64]:
         """Return the factor by which rows miss the SLO or the probability; 1 or less passes."""
-        return np.array([self._miss(row) for row in rows.iter_rows(named=True)], np.float64)
+        return np.array([self.miss(row) for row in rows.iter_rows(named=True)], np.float64)
 
     def prefilter(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
         """Return a lower bound of the ratio of each point's latency to the deadline."""
@@ -209,7 +238,8 @@ class SloProbability:
         Path(stream.name).replace(file)  # whole, or not there
         return ratios
 
-    def _miss(self, row: Row) -> float:
+    def miss(self, row: Row) -> float:
+        """Return the factor by which a row misses the SLO or the probability."""
         deadlines = self.question.deadlines
         if any(row.get(d.metric) is None for d in deadlines):
             return math.inf
@@ -393,6 +423,30 @@ class Answer:
         return said.getvalue().strip()
 
     @property
+    def miss(self) -> float:
+        """The factor by which the nearest designs miss the SLO, of the worst load."""
+        slo = SloProbability(self.question, self.chosen.confidence, self.chosen.band)
+        worst = 0.0
+        for _, found, _ in self._loads:
+            rows = [verdict.row for verdict in found if verdict.row is not None]
+            worst = max(worst, min((slo.miss(row) for row in rows), default=math.inf))
+        return worst
+
+    def is_likely(self, row: Row, question: Question) -> bool:
+        """Return whether a row meets the deadlines of a question with the requested probability."""
+        slo = SloProbability(question, self.chosen.confidence, self.chosen.band)
+        return slo.probability(row)[0] >= slo.least
+
+    @functools.cached_property
+    def relaxations(self) -> list[str]:
+        """The least relaxation of each limit that changes the answer, in words."""
+        if len(self._loads) > 1:
+            raise UserError("--relax needs one load; leave out --traffic")
+
+        found = relaxed.relaxations(self, lambda question: _grown(question, self.chosen))
+        return [relaxed.in_words(self, one) for one in found]
+
+    @property
     def design(self) -> Row | None:
         """The best design under the first load with one; None without such a load."""
         return next((best.row for *_, best in self._loads if best), None)
@@ -428,6 +482,10 @@ class Answer:
             self._print_next(bests)
         else:
             print_words(self._advice())
+        if self.chosen.relax:
+            print("\nLeast relaxation of one limit alone:")
+            for line in self.relaxations or ["no limit of this question can be relaxed"]:
+                print_words(f"  {line}", "    ")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer for programs."""
@@ -449,6 +507,7 @@ class Answer:
                 for v in self.verdicts
             ],
             "searched": dict(zip(("designs", "simulated"), self._searched, strict=True)),
+            "relaxations": self.relaxations if self.chosen.relax else [],
             "notes": [*self.question.notes, *self.last.notes],
         }
 
