@@ -5,19 +5,24 @@ framework, precision and layout, on one GPU or across GPUs. The choice is the de
 predicted throughput among those that are predicted to meet the limit; `ask` also requires that the
 probability of meeting the limit is at least 80 %. Limits lie near quantiles of the measured
 latencies of each choice, so that every limit can be met and every limit excludes something.
+
+A difference of a measured pair that differs in one recorded option is attributed to groups of facts
+in the simulator (`sweeper compare OLD NEW --explain`). The groups that an option changes first
+stand in `decisions.toml`: a judgement, since no table measures groups.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterator, Sequence
+import math
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from lab.claims.claim import Cells
+from lab.claims.claim import Cells, predict
 from lab.claims.deployments import (
     METRICS,
     MIN_DESIGNS,
@@ -26,12 +31,16 @@ from lab.claims.deployments import (
     with_intervals,
     with_recipes,
 )
+from lab.fits.deployments import run_cache_without
+from lab.fits.differences import METRICS as MEANS
+from lab.fits.differences import Pair, halved_pairs, mixtures_without
 from lab.fits.methods import grouped
 from lab.tables.deployments import PublicDeployment
 from lab.tables.rows import Bools, Floats
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.price import DEFAULT, usd_per_gpu_hours
 from simulators.core.jit import Ints
+from sweeper.query.attribution import UNEXPLAINED, attributed
 from sweeper.query.uncertainty import probability_below
 
 QUANTILES = (0.25, 0.5, 0.75)
@@ -190,3 +199,37 @@ def calibration(reference: Path) -> Iterator[Cells]:
             name = f"{100 * which // DECILES} to {100 * (which + 1) // DECILES} %"
             cells = {"metric": metric, "decile": name, "is_counted": bool(is_counted[which])}
             yield {**cells, "predicted": 100.0 * probability, "measured": 100.0 * is_met}
+
+
+WORDS = dict(zip(MEANS, ("TTFT", "TPOT"), strict=True))
+
+
+def one_option(reference: Path, groups: Mapping[str, Sequence[str]]) -> Iterator[Cells]:
+    """Yield the attributed difference of each pair and latency, in seconds, with its interval.
+
+    `predicted` and `measured` are the times of the new over those of the old. `is_right`: whether
+    the largest share is that of a group that the option changes; `is_unexplained`: whether it is
+    the rest; `alike`: whether the simulator knows no difference. `groups`: of each option.
+    """
+    cache_of = functools.cache(run_cache_without)
+
+    def answer(numbered: tuple[str, Pair]) -> list[Cells]:
+        half, pair = numbered
+        both = mixtures_without(pair, cache_of)
+        found: list[Cells] = []
+        for one in attributed(both, [pair.old.seconds, pair.new.seconds]):
+            if one.metric in WORDS:
+                first, ratio = one.ranked[0], one.predicted[1] / one.predicted[0]
+                width = math.exp(both.half_widths[one.metric])
+                cells = {"option": pair.option, "half": half, "metric": WORDS[one.metric]}
+                ends = {"predicted": ratio, "lo": ratio / width, "hi": ratio * width}
+                measured = pair.new.seconds[one.metric] / pair.old.seconds[one.metric]
+                judged = {
+                    "is_right": first in groups[pair.option],
+                    "is_unexplained": first == UNEXPLAINED,
+                    "alike": one.predicted[0] == one.predicted[1],
+                }
+                found.append({**cells, **ends, **judged, "measured": measured})
+        return found
+
+    yield from predict(halved_pairs(reference), answer)

@@ -25,6 +25,7 @@ from simulators.core.fields import point_from
 from simulators.core.folder import read_toml, reader
 from simulators.serving.answer.explain import batch_table
 from simulators.serving.answer.summary import STATISTICS, ServingRun
+from simulators.serving.attribution import Mixtures, mixtures
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import ReplicaState
 from simulators.serving.measured_deployments import has_own_rows
@@ -202,6 +203,18 @@ class ServingLoadTests:
         """Return the fields that give a design the load of a log, and notes on differences."""
         fields, notes = at_logged_load(logged_load(_objects(text, source), text), point, source)
         return fields, [*notes, *_doubts(point, read_log(text, source))]
+
+    def mixtures(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> Mixtures:
+        """Return the mixtures of two points, which attribute their difference to groups of facts.
+
+        Raises:
+            Infeasible: one of the designs cannot exist.
+            UserError: the designs serve different models, or one is not simulated by events.
+        """
+        first, second = (
+            validated_partition(point_from(ServingPoint, point)) for point in (old, new)
+        )
+        return mixtures(first, second)
 
     def lesson(self, errors: Mapping[str, float]) -> str:
         """Return a hint on how to correct the prediction of TPOT, or nothing."""

@@ -36,7 +36,6 @@ from simulators.core.jit import Kernel, compile_all
 from simulators.evidence.lookup import fixed_stamp, notes_on
 from simulators.serving.answer.explain import batch_table, explained_request, request_table
 from simulators.serving.answer.metrics import ServingMetrics
-from simulators.serving.attribution import Mixtures, mixtures
 from simulators.serving.demand.sessions import load_sessions
 from simulators.serving.demand.workloads import is_trace, load_trace
 from simulators.serving.deployment import Facts, deployment_of, describe
@@ -162,19 +161,6 @@ class Serving:
     def explain(self, point: Mapping[str, Any]) -> Sequence[Contribution]:
         """Return the time and energy of the mean request by operator."""
         return explained_request(logged_run(validated_partition(point_from(ServingPoint, point))))
-
-    def mixtures(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> Mixtures:
-        """Return the mixtures of two points, which attribute their difference to groups of facts.
-
-        Raises:
-            Infeasible: one of the designs cannot exist.
-            UserError: the designs serve different models, or one is not simulated by events.
-        """
-        first, second = (
-            validated_partition(point_from(ServingPoint, point)) for point in (old, new)
-        )
-        with fixed_stamp():
-            return mixtures(first, second)
 
     def notes(self, axes: Mapping[str, Sequence[Any]]) -> Sequence[str]:
         """Return the date and provider of prices, and the GPUs without measurements."""

@@ -295,9 +295,10 @@ def _logged(design: StoredDesign, file: Path) -> Side:
 def _mixes(design: StoredDesign, old: Mapping[str, Any], new: Mapping[str, Any]) -> Mixes:
     """Return the mixtures of two points: the simulator's own, or those of fields that differ."""
     simulator = design.last.simulator
-    if isinstance(simulator, MixesDesigns):
+    mixer = known_beside(simulator, LOAD_TESTS)
+    if isinstance(mixer, MixesDesigns):
         try:
-            return simulator.mixtures(old, new)
+            return mixer.mixtures(old, new)
         except Infeasible as verdict:
             raise UserError(f"a design is infeasible: {verdict}") from verdict
     groups = [name for name in old if old[name] != new[name]]
