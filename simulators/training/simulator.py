@@ -155,6 +155,13 @@ def _kernels(work: Work, constants: Constants, gpus: int) -> list[Contribution]:
     ]
 
 
+def _check(reason: str) -> None:
+    """Raise Infeasible for the reason why a design is infeasible; empty: none."""
+    if reason:
+        name, _, words = reason.partition(": ")
+        raise Infeasible(name, words)
+
+
 @dataclass(frozen=True)
 class Training:
     """The simulator of training runs."""
@@ -230,12 +237,11 @@ class Training:
         check_job(job)
         sequences, target = numbers(batch, "batch"), numbers(batch, "target_loss")
         [reason] = why_not(job, plans, sequences, target.astype(np.float64))
+        _check(reason)
         memory = rank_memory(job, plans)
         limits = numbers(batch, "oom_limit").astype(np.float64)
-        [reason] = [reason] if reason else too_full(job, plans, memory, limits)
-        if reason:
-            name, _, words = reason.partition(": ")
-            raise Infeasible(name, words)
+        [reason] = too_full(job, plans, memory, limits)
+        _check(reason)
         work = work_of(job, plans)
         read_s = loading_s(job, plans, batch, np.arange(1))
         done = after_loading(steps(work, constants), read_s, job, plans)

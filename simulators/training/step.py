@@ -21,6 +21,7 @@ from simulators.core.jit import Floats, Ints
 from simulators.evidence.lookup import sources
 from simulators.evidence.transfer import ARCHITECTURE
 from simulators.kernels.energy import idle_w_of, peak_w_of
+from simulators.kernels.price import flops, price
 from simulators.training.communication import (
     CONTEXT,
     EXPERTS,
@@ -64,12 +65,16 @@ from simulators.training.operators import (
 from simulators.training.pipeline import BLOCKED, COLUMNS, DENSE, HEAD, MTP, SEND, pipelines_s
 from simulators.training.pipeline import EXPERTS as EXPERT
 from simulators.training.schedule import INTERLEAVED, PAIRING, ZERO_BUBBLE
+from simulators.workload.operators import Gemm
 
 GRADIENTS, GATHERED, SHARDED = "gradients", "gathered", "sharded"
 
 DISPATCH_SMS = 32
 """SMs that messages to experts occupy while other kernels run (`moe_hybridep_num_sms` of NVIDIA's
 recipes; NCCL's channels are as many)."""
+
+LONG_PRODUCT = Gemm(name="long", m=8192.0, n=8192.0, k=8192.0, dtype="bf16")
+"""A product that runs at the power limit of most GPUs, of the size of training's products."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,11 +132,12 @@ def relative_power(gpu: Gpu) -> float:
 
     A GPU without measured products takes the rates of a GPU of its architecture. Long products run
     at the power limit, where rates are in proportion to power beyond idling, so what differs is the
-    power per FLOP of the data sheets.
+    power per FLOP of the data sheets. A GPU with much power per FLOP is limited by its peak rate
+    instead.
 
     >>> from simulators.catalog.gpu import load_gpu
-    >>> [round(relative_power(load_gpu(name)), 2) for name in ("gb300", "gb200", "h100_sxm")]
-    [1.19, 1.0, 1.0]
+    >>> [round(relative_power(load_gpu(name)), 2) for name in ("gb300", "gb200", "h100_sxm", "h20")]
+    [1.19, 1.0, 1.0, 1.03]
     """
     nearest = sources("tensor", gpu.measured_as or gpu.name, gpu.architecture)
     if not nearest or nearest[0].relation != ARCHITECTURE:
@@ -139,7 +145,8 @@ def relative_power(gpu: Gpu) -> float:
     own, source = (
         (one.tdp_w - idle_w_of(one)) / one.peak("bf16") for one in (gpu, load_gpu(nearest[0].gpu))
     )
-    return own / source
+    at_peak_s = float(flops(LONG_PRODUCT)) / gpu.peak("bf16")
+    return min(own / source, max(1.0, float(price(LONG_PRODUCT, gpu).latency_s) / at_peak_s))
 
 
 @dataclass(frozen=True, kw_only=True)

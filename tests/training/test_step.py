@@ -10,7 +10,7 @@ import pytest
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.core.columns import batch_of
-from simulators.core.errors import UserError
+from simulators.core.errors import Infeasible, UserError
 from simulators.training.job import load_constants, recompute_of
 from simulators.training.metrics import JOB_FIELDS, job_of
 from simulators.training.operators import pieces, tasks
@@ -564,3 +564,20 @@ def test_scaling_law_does_not_predict_the_loss_of_adapters():
     assert np.isnan(one(lora_rank=16)["loss"])
     [row] = evaluate(replace(BASE, lora_rank=16, target_loss=2.5))
     assert row["reason"].startswith("loss_of_adapters")
+
+
+@pytest.mark.parametrize("gpu", ["h20", "h20_3e", "gb300"])
+def test_a_gpu_with_much_power_per_flop_stays_below_its_peak(gpu):
+    assert one(gpu=gpu, sequence=8192)["mfu"] < 1.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"pp": 4, "pipeline_layout": "Ett|tL"}, "pipeline_layout_chunks"),
+        ({"first_stage_layers": 3}, "uneven_stages"),
+    ],
+)
+def test_an_explanation_refuses_stages_that_do_not_fit(changes, reason):
+    with pytest.raises(Infeasible, match=reason):
+        SIMULATOR.explain(vars(replace(BASE, zero=1, **changes)))
