@@ -123,7 +123,7 @@ def _fields(options: Options, kind: str, path: Path) -> dict[str, Any]:
         if (word := options.get(option)) is not None:
             if word not in words or word == "field":
                 known = ", ".join(name for name in words if name != "field")
-                raise UserError(f"{path}: {option} is '{word}'; modelled: {known}")
+                raise UserError(f"{path}: {option} '{word}' is not modelled; modelled are {known}")
             found[words["field"]] = words[word]
     for option, meaning in table.get("flags", {}).items():
         found |= meaning if option in options else {}
@@ -176,7 +176,7 @@ def _with_replicas(fields: dict[str, Any], options: Options, path: Path) -> dict
     inside = math.prod(fields.get(n, 1) for n in ("tp", "pp", "cp"))
     gpus = int(nodes) * int(each)
     if gpus % inside:
-        raise UserError(f"{path}: {gpus} GPUs are no multiple of tp x pp x cp = {inside}")
+        raise UserError(f"{path}: {gpus} GPUs are not a multiple of tp x pp x cp = {inside}")
     fields["dp"] = gpus // inside
     if iterations := options.get("--train-iters", options.get("training.steps")):
         steps = _whole(iterations, f"{path}: steps")
@@ -194,7 +194,10 @@ def _model_of_shapes(options: Options, path: Path) -> LanguageModel:
         if option in options
     }
     if not {"layers", "hidden", "heads"} <= {*stated}:
-        raise UserError(f"{path} states no shape of a model: --num-layers, --hidden-size ...")
+        raise UserError(
+            f"{path} does not state the model's shape: write --num-layers, --hidden-size and "
+            "--num-attention-heads"
+        )
     vocab = options.get("--vocab-size", "")
     for name in MODELS.names():
         model = load_model(name)
@@ -225,8 +228,10 @@ def _torchtitan(options: Options, path: Path) -> dict[str, Any]:
         shard = gpus // inside // copies
     found |= {"dp": shard * copies, "dtype": dtype, "gradient_dtype": "fp32"}
     reshard = plain.get("parallelism.fsdp_reshard_after_forward", "default")
-    is_kept = reshard == "never" or (reshard == "default" and found.get("pp", 1) > 1)
-    found["zero"] = 0 if shard == 1 else 2 if is_kept else 3
+    if found.get("pp", 1) > 1:  # whole weights and gradients until the last micro-batch
+        found["zero"] = int(shard > 1)
+    else:
+        found["zero"] = 0 if shard == 1 else 2 if reshard == "never" else 3
     if shard > 1 and copies > 1:
         found["shard_ranks"] = shard
     local = int(plain.get("training.local_batch_size", plain.get("training.batch_size", "8")))

@@ -146,6 +146,7 @@ def test_exported_megatron_scripts_are_read_back(tmp_path: Path, change: dict[st
         {"pp": 1, "dp": 8, "zero": 3, "fusion": "eager", "recompute": "full"},
         {"pp": 1, "dp": 8, "zero": 2, "micro_batch": 2, "recompute": "selective_op"},
         {"pp": 1, "dp": 8, "zero": 3, "shard_ranks": 4, "recompute": "none"},
+        {"pp": 2, "dp": 4, "zero": 1, "gradient_dtype": "fp32", "recompute": "none"},
     ],
 )
 def test_exported_torchtitan_scripts_are_read_back(
@@ -177,7 +178,7 @@ def test_show_prints_a_launch_file_as_a_space(
             MEGATRON,
             "NUM_NODES=2\nGPUS_PER_NODE=8",
             "NUM_NODES=1\nGPUS_PER_NODE=6",
-            "no multiple of",
+            "not a multiple of",
         ),
         (MEGATRON, "GPUS_PER_NODE=8", "", "does not state its number of GPUs"),
         (MEGATRON, "--seq-length 8192", "--seq-length long", "--seq-length is 'long', not a whole"),
