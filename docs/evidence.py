@@ -247,15 +247,15 @@ def systems() -> list[Mapping[str, Any]]:
 
 
 def errata() -> str:
-    """Return the page of published figures that do not hold, with commands that a test runs."""
+    """Return the page of published figures that are wrong, with commands that a test runs."""
     rows = []
     for one in _questions("errata"):
         source, figure, command = _system(one)
         rows.append((source, figure, one["verdict"], one["finding"].strip(), command))
     return (
-        "# Errata\n\nFigures of the survey behind this project, and of the tools it covers, that "
-        "do not hold. Each command prints the figures of its line; the files that it reads "
-        "stand in `tests/questions/errata.yaml`, and a test runs it.\n\n"
+        "# Errata\n\nPublished figures of simulators, and of a survey of five of them, that are "
+        "wrong or cannot be reproduced. Each command prints the figures of its line; the files that it "
+        "reads are in `tests/questions/errata.yaml`, and a test runs it.\n\n"
         + table(("source", "figure", "verdict", "finding", "command"), rows)
         + "\n"
     )
