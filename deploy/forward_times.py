@@ -34,8 +34,8 @@ def write_forward_times(point: ServingPoint, file: Path) -> int:
     """
     if point.pools.prefill_gpus or point.attention_dp > 1:
         raise UserError(
-            "forward passes are written for one pool without attention_dp; write each pool as a "
-            "design of its own"
+            "a table of forward passes describes one pool without attention_dp: write one table "
+            "per pool, from a design with the pool's options, and attention_dp 1"
         )
     model, replica = load_model(point.model), deployment_of(point).hardware.replica
     longest = min(model.max_context or MOST_CONTEXT, MOST_CONTEXT)

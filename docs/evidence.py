@@ -254,8 +254,8 @@ def errata() -> str:
         rows.append((source, figure, one["verdict"], one["finding"].strip(), command))
     return (
         "# Errata\n\nPublished figures of simulators, and of a survey of five of them, that are "
-        "wrong or cannot be reproduced. Each command prints the figures of its line; the files that it "
-        "reads are in `tests/questions/errata.yaml`, and a test runs it.\n\n"
+        "wrong or cannot be reproduced. Each command prints the figures of its line; the files "
+        "that it reads are in `tests/questions/errata.yaml`, and a test runs it.\n\n"
         + table(("source", "figure", "verdict", "finding", "command"), rows)
         + "\n"
     )

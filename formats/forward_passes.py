@@ -83,7 +83,7 @@ def passes_of(path: Path) -> tuple[PassEngine, list[TimedPasses]]:
     """Return the engine of a table of forward passes, and its passes by kind.
 
     Raises:
-        UserError: the file is no such table, its metadata beside it do not match, it has several
+        UserError: the file is not such a table, its metadata beside it do not match, it has several
             engines, or a layout, precision or value that is not modelled.
     """
     try:
@@ -91,7 +91,7 @@ def passes_of(path: Path) -> tuple[PassEngine, list[TimedPasses]]:
     except (OSError, pa.ArrowInvalid) as error:
         raise UserError(f"{path}: {error}") from error
     if missing := [name for name in NEEDED if name not in table.column_names]:
-        raise UserError(f"{path} is no table of forward passes: it lacks {', '.join(missing)}")
+        raise UserError(f"{path} is not a table of forward passes: it lacks {', '.join(missing)}")
     _check_metadata(path, table.num_rows)
     rows = table.to_pylist()
     if not rows:
@@ -99,7 +99,7 @@ def passes_of(path: Path) -> tuple[PassEngine, list[TimedPasses]]:
     named = [*IDENTITY, *DEGREES, *(n for n in ("moe_quant_mode",) if n in table.column_names)]
     engines = {tuple(row[n] for n in named) for row in rows}
     if len(engines) > 1:
-        raise UserError(f"{path} has passes of {len(engines)} engines; write a file for each")
+        raise UserError(f"{path} has passes of {len(engines)} engines; write one file per engine")
     engine = _engine(rows[0], path)
     kinds = dict.fromkeys(row["workload_kind"] for row in rows)
     if unknown := [kind for kind in kinds if kind not in (PREFILL, DECODE)]:
@@ -239,5 +239,5 @@ def write_passes(
 def _theirs(kind: str, dtype: str) -> str:
     known = WORDS[kind]
     if dtype not in known:
-        raise UserError(f"tables of forward passes have no word for {dtype}; {', '.join(known)}")
+        raise UserError(f"tables of forward passes cannot state {dtype}, only {', '.join(known)}")
     return str(known[dtype][0])

@@ -95,9 +95,9 @@ def _kineto(path: Path) -> Iterator[TimedOperator]:
             whole = json.load(text)
         events = whole["traceEvents"] if isinstance(whole, dict) else whole
     except (OSError, ValueError, KeyError, RecursionError) as error:
-        raise UserError(f"{path} is no trace of PyTorch's profiler: {error}") from error
+        raise UserError(f"{path} is not a trace of PyTorch's profiler: {error}") from error
     if not isinstance(events, list):
-        raise UserError(f"{path} is no trace of PyTorch's profiler: traceEvents is no list")
+        raise UserError(f"{path} is not a trace of PyTorch's profiler: traceEvents is not a list")
     kernel_s: dict[Any, float] = {}
     operators: dict[Any, Mapping[str, Any]] = {}
     for event in events:
@@ -135,7 +135,7 @@ def _nsight(path: Path) -> Iterator[TimedOperator]:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as base:
             launches, ranges = (base.execute(query).fetchall() for query in (_LAUNCHES, _RANGES))
     except sqlite3.Error as error:
-        raise UserError(f"{path} is no export of Nsight Systems: {error}") from error
+        raise UserError(f"{path} is not an SQLite export of Nsight Systems: {error}") from error
     by_thread: dict[Any, list[tuple[int, int, str]]] = {}
     for start, end, thread, text in ranges:
         by_thread.setdefault(thread, []).append((start, end, str(text)))

@@ -78,10 +78,10 @@ def _inferencex_run(row: Mapping[str, Any], where: str) -> Run:
     row = {**row, **(inside if isinstance(inside, dict) else {})}
     if _is_true(row.get("disagg")):
         raise UserError(
-            f"{where} is of separate prefill and decode pools, which are not calibrated"
+            f"{where} describes separate prefill and decode pools, which are not calibrated"
         )
     if str(row.get("spec_decoding", row.get("spec_method", "none"))) not in ("none", "", "None"):
-        raise UserError(f"{where} is with speculative decoding, which is not calibrated")
+        raise UserError(f"{where} uses speculative decoding, which logs do not calibrate")
     latencies = {
         f"{name}_ms": 1e3 * value
         for name, value in row.items()
@@ -163,7 +163,7 @@ def _server_run(text: str, source: str) -> Run:
         raise UserError(f"{source} has metrics of {len(models)} models: {', '.join(models)}")
     if totals.get("spec_decode_num_drafts_total"):
         raise UserError(
-            f"{source} is of a server with speculative decoding, which is not calibrated"
+            f"{source} describes a server with speculative decoding, which logs do not calibrate"
         )
     means: dict[str, float] = {}
     for ours, theirs in NAMES["histograms"].items():

@@ -53,7 +53,7 @@ def space_of_recipe(path: Path, name: str) -> str:
         )
     where, entry = f"{path}: {name}", entries[name]
     if entry.get("multinode") or entry.get("disagg"):
-        raise UserError(f"{where}: entries of several nodes or separate pools are not read")
+        raise UserError(f"{where}: entries with several nodes or separate pools are not read")
     model, gpu = str(entry.get("model", "")), inferencex_gpu(str(entry.get("runner", "")))
     engine = inferencex_engine(str(entry["framework"]))
     if not MODELS.has(model) or not gpu or engine not in ENGINES.names():
@@ -73,7 +73,9 @@ def space_of_recipe(path: Path, name: str) -> str:
                 continue
             union += [_point(one, load, clients) for clients in _clients(load, where)]
     if not union:
-        raise UserError(f"{where} has no load of fixed lengths without speculative decoding")
+        raise UserError(
+            f"{where} has no search space of fixed lengths without speculative decoding"
+        )
     space = {
         "simulator": "serving",
         "axes": {
@@ -93,7 +95,7 @@ def space_of_recipe(path: Path, name: str) -> str:
 
 def _list(value: Any, where: str) -> list[Mapping[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
-        raise UserError(f"{where} is no list of loads")
+        raise UserError(f"{where} is not a list of search spaces")
     return value
 
 
@@ -103,7 +105,9 @@ def _clients(load: Mapping[str, Any], where: str) -> list[int]:
         return [int(n) for n in listed]
     first, last = load.get("conc-start"), load.get("conc-end")
     if not isinstance(first, int) or not isinstance(last, int) or not 0 < first <= last:
-        raise UserError(f"{where}: conc-start {first} to conc-end {last} is no range of clients")
+        raise UserError(
+            f"{where}: conc-start {first} to conc-end {last} is not a range of concurrencies"
+        )
     found = [first]
     while found[-1] * 2 <= last:
         found.append(found[-1] * 2)

@@ -98,7 +98,7 @@ def _level(
         raise UserError(f"{where}: served dimension '{unknown[0]}'{suggestion(unknown[0], sides)}")
     operands = [str(o) for o in memory.get("operands", ()) if o != STATIC]
     if unknown := [o for o in operands if o not in TENSORS]:
-        raise UserError(f"{where}: operand '{unknown[0]}' is none of {', '.join(TENSORS)}")
+        raise UserError(f"{where}: operand '{unknown[0]}' is not one of {', '.join(TENSORS)}")
     is_dram = "dram" in name.lower()
     mesh = _mesh(sides, served)
     level: dict[str, Any] = {

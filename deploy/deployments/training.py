@@ -103,7 +103,7 @@ def arguments(design: TrainingPoint, target: str = MEGATRON) -> list[str]:
     """
     model, gpu = load_model(design.model), load_gpu(design.gpu)
     if gpu.vendor not in VENDORS:
-        raise UserError(f"{target} runs on GPUs of {', '.join(VENDORS)}, not on {gpu.name}")
+        raise UserError(f"{target} is exported for GPUs of NVIDIA and AMD, not for {gpu.name}")
     text = filled(
         Path(__file__).with_name(f"{target}.jinja"),
         design=design,

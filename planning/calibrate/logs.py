@@ -80,13 +80,17 @@ def _row(
     model, gpu, framework = (str(launch.get(n) or "") for n in ("model", "gpu", "framework"))
     if not MODELS.has(model) and not Path(model).is_file():
         said = (
-            f"names the model '{model}', which is not in the catalog" if model else "names no model"
+            f"names the model '{model}', which is not in the catalog"
+            if model
+            else "does not name the model"
         )
         raise UserError(f"{file} {said}; state it: --model NAME")
     if not gpu:
-        raise UserError(f"{file} names no GPU; state it: --gpu NAME")
+        raise UserError(f"{file} does not name the GPU; state it: --gpu NAME")
     if framework not in FRAMEWORKS:
-        raise UserError(f"{file} names no engine; state it: --engine {' or '.join(FRAMEWORKS)}")
+        raise UserError(
+            f"{file} does not name the engine; state it: --engine {' or '.join(FRAMEWORKS)}"
+        )
     tpot_s = metrics.get("tpot_mean_s", metrics.get("tpot_p50_s"))
     lengths = (load.prompt_tokens, load.output_tokens)
     if not load.clients:

@@ -84,9 +84,9 @@ def runs_in(text: str, source: str) -> list[tuple[Mapping[str, Any], dict[str, f
     if found := [(run, metrics) for run, metrics in runs if metrics]:
         return found
     raise UserError(
-        f"{source} holds no result of a serving benchmark; the JSON or the printed table of "
-        "`vllm bench serve`, SGLang's bench_serving, aiperf or genai-perf, rows of InferenceX, or "
-        "the metrics of a vLLM server are read"
+        f"{source} holds no result of a serving benchmark. Known are the JSON or the printed table "
+        "of `vllm bench serve`, SGLang's bench_serving, aiperf or genai-perf, rows of InferenceX, "
+        "and the metrics of a vLLM server"
     )
 
 

@@ -466,7 +466,7 @@ def _with_tiers(grids: Sequence[Mapping[str, Any]], flags: ServingFlags) -> list
             found.append({**grid, "scheduler": alike, "kv_tiers.load": load})
     if not found:
         names = ", ".join(map(engine_named, load_of))
-        raise UserError(f"--nvme-kv, --remote-kv: of the engines only {names} have them")
+        raise UserError(f"--nvme-kv, --remote-kv: none of these engines supports them; {names} do")
     return found
 
 

@@ -197,8 +197,8 @@ class KVTiersConfig:
         "latency of a load from the store", unit="s", at_least=0.0, default=1e-3
     )
     shared: str = choice(
-        "first of the tiers host, nvme and remote that all replicas share, with those behind it; "
-        "or nothing",
+        "nearest tier (host, nvme or remote) that all replicas share, as they share the tiers "
+        "behind it; or nothing",
         known=(REMOTE, NVME, HOST_MEMORY, NOT_SHARED),
         default=REMOTE,
     )
@@ -210,12 +210,12 @@ class KVTiersConfig:
         default=THROUGH,
     )
     eviction: str = choice(
-        "eviction from tiers: lru, lfu, or belady (farthest next use: a bound for traces)",
+        "eviction from tiers: lru, lfu, or belady (farthest next use: an upper bound of hits)",
         known=EVICTIONS,
         default=LRU,
     )
     page_tokens: int = choice(
-        "tokens of a page, of which tiers hold and load whole ones; 0: a KV block",
+        "tokens of a page; tiers store and load whole pages; 0: a KV block",
         at_least=0,
         default=0,
     )

@@ -251,10 +251,10 @@ def why_not(job: Job, plans: Plans, batch: NDArray[Any], targets: Floats) -> lis
     )
     note(
         (is_uneven | (layout != "")) & (plans.zero >= SHARDED_WEIGHTS),
-        "uneven_stages_under_zero_3: weights of layers (zero 3) are gathered in even stages alone",
+        "uneven_stages_under_zero_3: zero 3 is modelled for even stages only; write zero 0, 1 or 2",
     )
     if layout:
-        note(is_pairing, "pipeline_layout_under_dualpipe: {} pairs even stages", schedules)
+        note(is_pairing, "pipeline_layout_under_dualpipe: {} needs even stages", schedules)
         for ranks, chunks in sorted(set(zip(pp.tolist(), plans.chunks.tolist(), strict=True))):
             if wrong := layout_error(job.pipelined, ranks, chunks):
                 note((pp == ranks) & (plans.chunks == chunks), wrong)
@@ -304,7 +304,8 @@ def why_not(job: Job, plans: Plans, batch: NDArray[Any], targets: Floats) -> lis
     weights = model.active_parameters
     note(
         (targets > 0) & (job.lora_rank > 0),
-        "loss_of_adapters: the scaling law is of models trained from scratch; state tokens",
+        "loss_of_adapters: the scaling law describes models trained from scratch; set tokens, "
+        "not target_loss",
     )
     note(
         (targets > 0) & np.isinf(tokens_to_loss(weights, targets)),

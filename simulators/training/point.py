@@ -271,7 +271,7 @@ class TrainingMetrics:
     host_bytes: float = _memory("host memory per node for offloaded states")
     energy_j: float = _run("energy of all GPUs in a step", unit="J")
     run_tokens: float = _run("tokens of the run: `tokens`, or enough for `target_loss`")
-    loss: float = _run("final loss expected by a scaling law; an assumption; none of adapters")
+    loss: float = _run("final loss expected by a scaling law; an assumption; null with LoRA")
     checkpoint_every_s: float = _run("optimal time between checkpoints", unit="s")
     checkpoint_pause_s: float = _run("pause of the run per checkpoint", unit="s")
     run_s: float = _run("time of the whole run, failures included", unit="s", better="min")

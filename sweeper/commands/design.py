@@ -168,7 +168,9 @@ FORWARD_TIMES = "fpm"
 def _forward_times(design: StoredDesign, writer: object, file: Path | None) -> int:
     """Write the forward passes of a design."""
     if not isinstance(writer, WritesForwardTimes):
-        raise UserError(f"no table of forward passes of '{design.last.simulator.name}' is written")
+        raise UserError(
+            f"--target fpm is for designs of serving, not of '{design.last.simulator.name}'"
+        )
     if not file:
         raise UserError("--target fpm needs --file fpm_forward_perf.parquet")
     rows = writer.forward_times(design.point, file)

@@ -145,5 +145,5 @@ def test_malformed_table_is_refused(tmp_path: Path) -> None:
 
 
 def test_ranks_of_attention_have_no_table(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="for one pool without attention_dp"):
+    with pytest.raises(UserError, match="one pool without attention_dp"):
         write_forward_times(replace(DESIGN, attention_dp=2), tmp_path / "fpm.parquet")

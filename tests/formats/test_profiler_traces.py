@@ -123,11 +123,11 @@ def test_profiles_are_measured_rows_of_a_gpu(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.json", "{", "is no trace of PyTorch's profiler"),
-        ("a.json", '{"events": []}', "is no trace of PyTorch's profiler"),
+        ("a.json", "{", "is not a trace of PyTorch's profiler"),
+        ("a.json", '{"events": []}', "is not a trace of PyTorch's profiler"),
         ("a.json", '{"traceEvents": 3}', "traceEvents is no list"),
         ("a.json", '{"traceEvents": []}', "record it with record_shapes=True"),
-        ("a.sqlite", "text", "is no export of Nsight Systems"),
+        ("a.sqlite", "text", "is not an SQLite export of Nsight Systems"),
     ],
 )
 def test_malformed_profile_is_refused(tmp_path: Path, name: str, content: str, said: str) -> None:

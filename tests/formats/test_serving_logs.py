@@ -157,10 +157,14 @@ def test_metrics_of_a_server_compare_as_a_log() -> None:
 @pytest.mark.parametrize(
     ("text", "stated", "said"),
     [
-        (json.dumps(VLLM), {"framework": "vllm"}, "names no GPU; state it: --gpu"),
-        (json.dumps(SGLANG), {"gpu": "h100_sxm"}, "names no model; state it: --model"),
+        (json.dumps(VLLM), {"framework": "vllm"}, "does not name the GPU; state it: --gpu"),
+        (json.dumps(SGLANG), {"gpu": "h100_sxm"}, "does not name the model; state it: --model"),
         (json.dumps({**VLLM, "model_id": "my-model"}), LAUNCH, "which is not in the catalog"),
-        (json.dumps({**VLLM, "backend": "openai"}), {"gpu": "l4"}, "names no engine; state it"),
+        (
+            json.dumps({**VLLM, "backend": "openai"}),
+            {"gpu": "l4"},
+            "does not name the engine; state it",
+        ),
         (
             json.dumps({**VLLM, "max_concurrency": None, "request_rate": 4.0}),
             LAUNCH,

@@ -78,12 +78,16 @@ def test_show_prints_a_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     [
         ("multinode: false", "multinode: true", "several nodes or separate pools are not read"),
         ("runner: b200", "runner: tpu", "runner 'tpu' or framework 'sglang' is not in the catalog"),
-        ("conc-start: 4, conc-end: 16", "conc-start: 4, conc-end: 2", "no range of clients"),
+        (
+            "conc-start: 4, conc-end: 16",
+            "conc-start: 4, conc-end: 2",
+            "not a range of concurrencies",
+        ),
         ("ep: 1,", "pp: 2,", "'pp' of a search space is not modelled"),
         (
             "search-space:\n    - { tp: 8, ep: 1,",
             "search-space: 3\n    x:\n    - {",
-            "no list of loads",
+            "not a list of search spaces",
         ),
     ],
 )

@@ -109,7 +109,7 @@ def test_layers_are_mapped_onto_a_zigzag_architecture(tmp_path: Path) -> None:
         ("sizes: [8, 4]", "sizes: [8, 4, 2]", "2 dimensions and 3 sizes"),
         ("sizes: [8, 4]", "sizes: [8, wide]", "sizes is 'wide', not a number above zero"),
         ("size: 64\n", "size: -1\n", "rf_weights: size is -1"),
-        ("operands: [I2]", "operands: [I3]", "operand 'I3' is none of I2, I1, O"),
+        ("operands: [I2]", "operands: [I3]", "operand 'I3' is not one of I2, I1, O"),
         ("served_dimensions: [D2]", "served_dimensions: [D9]", "served dimension 'D9'"),
         ("    latency: 1\n", "    latencies: 1\n", "'latencies' is not modelled"),
         ("operands: [I1, I2, O]", "operands: [I1, O]", "the outermost level, dram, must keep"),

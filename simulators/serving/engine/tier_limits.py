@@ -59,7 +59,10 @@ def tiers_of(point: ServingPoint, replica: Replica) -> tuple[KVTier, ...]:
     if not found:
         return ()
     if point.kv_tiers.eviction == BELADY and point.sessions.turns > 1:
-        raise Infeasible("belady_needs_order", "answers decide when later turns arrive")
+        raise Infeasible(
+            "belady_needs_order",
+            "later turns arrive when earlier ones have completed; write lru or lfu",
+        )
     chunk_s = float(iteration(replica, prefill_step(1.0, float(point.token_budget))).latency_s)
     compute_s = point.block_size * chunk_s / point.token_budget
     return tuple(tier for tier in found if tier.read_s < compute_s)
@@ -79,7 +82,7 @@ def _tiers(point: ServingPoint, replica: Replica) -> Iterator[KVTier]:
     if tiers.nvme_bytes:
         if point.cache.prefix_host_bytes and point.cache.offload_to == SSD:
             raise UserError(
-                "cache.offload_to ssd and kv_tiers.nvme_bytes are the same drives; write "
+                "cache.offload_to ssd and kv_tiers.nvme_bytes name the same drives twice; write "
                 "cache.offload_to host"
             )
         pcie = link_bytes_per_s(replica, SSD)
