@@ -70,7 +70,7 @@ class Hierarchy:
         others = [block for block in gpu if block not in path]
         for block in others[: max(0, len(others) + len(path) + 1 - self.gpu_blocks)]:
             gpu.pop(block)
-            if self.policy == "write_back":
+            if self.policy == "write_back" and block not in tiers[0].blocks:
                 self.write(replica, 0, block, self.after(number, block))
         for block in reversed(path):
             gpu.pop(block, None)
@@ -98,5 +98,6 @@ class Hierarchy:
         while len(tier.blocks) > tier.capacity:
             lost = tier.victim()
             tier.blocks.pop(lost)
-            if self.policy == "write_back" and t + 1 < len(self.tiers[replica]):
+            behind = self.tiers[replica][t + 1 : t + 2]
+            if self.policy == "write_back" and behind and lost not in behind[0].blocks:
                 self.write(replica, t + 1, lost, tier.next_use[lost])

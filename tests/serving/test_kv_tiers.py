@@ -10,11 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulators.core.errors import Infeasible
+from simulators.core.fields import point_from
+from simulators.serving.deployment import deployment_of
 from simulators.serving.engine import replica as at
+from simulators.serving.engine.kv_tiers import LFU_STEP
 from simulators.serving.engine.limits import ReplicaLimits
 from simulators.serving.engine.replica import ReplicaState
-from simulators.serving.engine.tier_limits import KVTier
-from simulators.serving.point import EVICTIONS, WRITE_POLICIES
+from simulators.serving.engine.tier_limits import KVTier, tiers_of
+from simulators.serving.point import EVICTIONS, WRITE_POLICIES, ServingPoint
 from tests.serving.cases import limits, pure_python, run
 from tests.serving.plain_tiers import Hierarchy, Tier
 from tests.serving.test_prefix_account import assert_settled, hashed
@@ -176,6 +180,28 @@ def test_belady_finds_most_and_an_endless_tier_finds_all() -> None:
     assert state.request[:, at.NUM_CACHED].tolist() == endless.max_prefix_hits().tolist()
 
 
+def test_belady_forgets_a_prefix_whose_last_user_ended_first() -> None:
+    first, one, other = list(range(10)), list(range(100, 110)), list(range(200, 210))
+    requests = hashed([first, first, *[one, other] * 4], 100.0)
+    arrival_s, output = requests.arrival_s.copy(), requests.output_tokens.copy()
+    arrival_s[1], output[0] = 5.0, 14
+    requests = dataclasses.replace(requests, arrival_s=arrival_s, output_tokens=output)
+    allowed = tiered([20], blocks=16, eviction="belady")
+    state = run(requests, "vllm_v1", prices=(1.0, 0.0, 0.0), allowed=allowed)
+    assert state.times[1, at.COMPLETED] < state.times[0, at.COMPLETED] < 100.0
+    assert [sum(hits) for hits in found(state, 1)[4:]] == [10] * 6
+
+
+def test_eviction_block_by_block_is_one_use_of_a_prefix() -> None:
+    paths = [list(range(10)), *([200 + k] for k in range(20))]
+    allowed = tiered([100], blocks=14, write_policy="write_back", eviction="lfu")
+    requests = dataclasses.replace(hashed(paths, 100.0), prefixes=None)  # a node per request
+    state = run(requests, "vllm_v1", allowed=allowed)
+    nodes = state.tree[state.pool[0, at.TREE_ROOT] + 1 :]
+    assert nodes[:, at.TREE_COLUMNS + at.TIER_BLOCKS].max() == 10
+    assert nodes[:, at.TREE_COLUMNS + at.TIER_KEY].max() // LFU_STEP == 1
+
+
 @pytest.mark.parametrize(("policy", "eviction"), [("write_back", "lfu"), ("write_through", "lru")])
 def test_compiled_and_python_tiers_match(policy: str, eviction: str) -> None:
     rng = np.random.default_rng(5)
@@ -212,3 +238,18 @@ def test_session_affine_router_keeps_sessions_on_one_replica() -> None:
     routed = state.request[:, at.REPLICA].reshape(20, 3)
     assert (routed == routed[:, :1]).all()
     assert set(routed[:, 0].tolist()) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("load", [{"workload": "agentic"}, {"sessions.turns": 3}])
+def test_belady_needs_an_order_that_answers_do_not_decide(load: dict[str, object]) -> None:
+    options = {
+        "model": "llama3_8b",
+        "gpu": "h100_sxm",
+        "cache.prefix_caching": True,
+        "cache.prefix_host_bytes": 64e9,
+        "kv_tiers.eviction": "belady",
+        **load,
+    }
+    point = point_from(ServingPoint, options)
+    with pytest.raises(Infeasible, match="belady_needs_order"):
+        tiers_of(point, deployment_of(point).hardware.replica)

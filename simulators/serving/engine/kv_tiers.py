@@ -161,11 +161,25 @@ def add_blocks(
     return new  # type: ignore[no-any-return]
 
 
+@kernel(i8(*arrays(i8, 2), matrix(i8), i8, i8, i8, i8))
+def add_missing(
+    limits: Ints, pool: Ints, tree: Ints, tier: int, node: int, blocks: int, key: int
+) -> int:
+    """Write evicted blocks that a tier lacks; return the new blocks. Eviction is no use of others.
+
+    The last block of a node is evicted first, the other ones often much later.
+    """
+    if tree[pool[at.TIER_ROOT + tier] + node, column_of(tier)] >= blocks:
+        return 0
+    return add_blocks(limits, pool, tree, tier, node, blocks, key)
+
+
 @kernel(i8(*arrays(i8, 2), matrix(i8), i8))
 def evict_surplus(limits: Ints, pool: Ints, tree: Ints, tier: int) -> int:
     """Evict blocks beyond the capacity of a tier and those behind it; return the evicted blocks.
 
-    With write-back, a node is written to the next tier when it loses its first block.
+    With write-back, a node is written to the next tier when it loses its first block; what the
+    next tier holds of the node is not marked as used.
     """
     evicted, tiers = 0, limits[at.NUM_TIERS]
     while tier < tiers:
@@ -180,7 +194,7 @@ def evict_surplus(limits: Ints, pool: Ints, tree: Ints, tier: int) -> int:
             held = tree[victim, column]
             if limits[at.WRITE_POLICY] == at.WRITE_BACK and tier + 1 < tiers:
                 key = tree[victim, column + at.TIER_KEY]
-                add_blocks(limits, pool, tree, tier + 1, victim - root, held, key)
+                add_missing(limits, pool, tree, tier + 1, victim - root, held, key)
             lost = min(held, surplus)
             tree[victim, column] -= lost
             tree[root, column] -= lost
@@ -198,7 +212,7 @@ def write_back(limits: Ints, pool: Ints, tree: Ints, node: int, blocks: int) -> 
     key = 0
     if limits[at.EVICTION] == at.BELADY:
         key = tree[limits[at.FIRST_ROOT] + node, limits[at.NEXT_USE_COLUMN]]
-    new = add_blocks(limits, pool, tree, 0, node, blocks, key)
+    new = add_missing(limits, pool, tree, 0, node, blocks, key)
     evict_surplus(limits, pool, tree, 0)
     return new
 
@@ -209,8 +223,10 @@ def release_to_tiers(limits: Ints, pool: Ints, tree: Ints, step: int, blocks: in
     key, new, node = 0, 0, tree[step, at.NODE] + 1
     row = pool[at.TREE_ROOT] + node
     if limits[at.EVICTION] == at.BELADY:
+        first_row, column = limits[at.FIRST_ROOT] + node, limits[at.NEXT_USE_COLUMN]
         key = -(tree[step, at.NEXT_USE] * DEPTH_STEP + tree[step, at.END])
-        tree[limits[at.FIRST_ROOT] + node, limits[at.NEXT_USE_COLUMN]] = key
+        key = min(key, tree[first_row, column])  # a later request may have released it before
+        tree[first_row, column] = key
     writes = limits[at.WRITE_POLICY] != at.WRITE_BACK
     if limits[at.WRITE_POLICY] == at.WRITE_THROUGH_SELECTIVE:
         tree[row, limits[at.USES_COLUMN]] += 1

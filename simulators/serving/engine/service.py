@@ -271,9 +271,6 @@ def _tree(own: Ints, allowed: ReplicaLimits, asked: Requests, request: Ints, poo
 
     Writes the places of paths and trees to `request` and `pool`, and those of optional columns to
     the limits in `own`. Empty without a prefix cache.
-
-    Raises:
-        UserError: Belady's bound needs the order of requests, which answers decide.
     """
     if not allowed.prefix_caching:
         return np.zeros((0, at.TREE_COLUMNS), np.int64)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from simulators.composition.price import iteration
 from simulators.composition.replica import Replica
 from simulators.core.errors import Infeasible, UserError
+from simulators.serving.demand.sessions import has_sessions
 from simulators.serving.point import (
     BELADY,
     HOST_MEMORY,
@@ -58,7 +59,8 @@ def tiers_of(point: ServingPoint, replica: Replica) -> tuple[KVTier, ...]:
     found = tuple(_tiers(point, replica))
     if not found:
         return ()
-    if point.kv_tiers.eviction == BELADY and point.sessions.turns > 1:
+    later_turns = point.sessions.turns > 1 or has_sessions(point.workload)
+    if point.kv_tiers.eviction == BELADY and later_turns:
         raise Infeasible(
             "belady_needs_order",
             "later turns arrive when earlier ones have completed; write lru or lfu",
