@@ -125,7 +125,7 @@ def test_profiles_are_measured_rows_of_a_gpu(tmp_path: Path) -> None:
     [
         ("a.json", "{", "is not a trace of PyTorch's profiler"),
         ("a.json", '{"events": []}', "is not a trace of PyTorch's profiler"),
-        ("a.json", '{"traceEvents": 3}', "traceEvents is no list"),
+        ("a.json", '{"traceEvents": 3}', "traceEvents is not a list"),
         ("a.json", '{"traceEvents": []}', "record it with record_shapes=True"),
         ("a.sqlite", "text", "is not an SQLite export of Nsight Systems"),
     ],

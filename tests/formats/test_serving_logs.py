@@ -173,7 +173,7 @@ def test_metrics_of_a_server_compare_as_a_log() -> None:
         (json.dumps({**VLLM, "total_input_tokens": 0}), LAUNCH, "states no lengths of requests"),
         ('{"mean_tpot_ms": "fast"}', LAUNCH, "no result of a serving benchmark"),
         (json.dumps({**INFERENCEX, "disagg": True}), {}, "separate prefill and decode pools"),
-        (json.dumps({**INFERENCEX, "spec_decoding": "mtp"}), {}, "with speculative decoding"),
+        (json.dumps({**INFERENCEX, "spec_decoding": "mtp"}), {}, "speculative decoding"),
         (json.dumps({"conc": 4, "isl": 9, "osl": 9}), {}, "row 1 states no latencies"),
         (METRICS.replace("350.0", "0.0"), LAUNCH, "has the vLLM server answered a request"),
         (

@@ -183,7 +183,12 @@ def test_show_prints_a_launch_file_as_a_space(
         (MEGATRON, "GPUS_PER_NODE=8", "", "does not state its number of GPUs"),
         (MEGATRON, "--seq-length 8192", "--seq-length long", "--seq-length is 'long', not a whole"),
         (TORCHTITAN, '"8B"', '"9B"', "the model 'llama3_9B' of torchtitan is not known"),
-        (TORCHTITAN, '"full"', '"most"', "activation_checkpoint.mode is 'most'; modelled: none"),
+        (
+            TORCHTITAN,
+            '"full"',
+            '"most"',
+            "activation_checkpoint.mode 'most' is not modelled; modelled are none",
+        ),
         (TORCHTITAN, "[job]", "[jobs]", "the option 'jobs.description' is not known"),
         (TORCHTITAN, "steps = 1000", "enable_cpu_offload = true", "is not modelled"),
     ],
