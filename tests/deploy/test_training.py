@@ -72,7 +72,7 @@ def test_script_names_nodes_and_ranks():
         ({"pp": 1, "dp": 128}, "with pp: 1 write schedule: 1f1b"),
         ({"lora_rank": 16}, "Megatron-Bridge does, in Python recipes"),
         ({"model": "gemma3_27b"}, "GELU with tanh"),
-        ({"gpu": "tpu_v5p"}, "not on tpu_v5p"),
+        ({"gpu": "tpu_v5p"}, "not for tpu_v5p"),
         ({"recompute": "elementwise"}, "activations of experts alone"),
         ({"recompute": "mla_up_proj"}, "latent attention alone"),
         ({"recompute": "selective_op"}, "torchtitan does"),
