@@ -54,7 +54,7 @@ from simulators.serving.measured_deployments import (
     fitted_width,
     latency_intervals,
 )
-from simulators.serving.point import ADAPTIVE, DEMANDED, DEPLOYED, EVENT, ServingPoint
+from simulators.serving.point import ADAPTIVE, BELADY, DEMANDED, DEPLOYED, EVENT, ServingPoint
 from simulators.serving.prices.batch_price import MeanLoad, prices_of, worth_drafting
 from simulators.serving.prices.iteration_table import Ends, IterationTable
 from simulators.serving.speculation import drafter_of, times_interval
@@ -230,6 +230,12 @@ def prepare(
     point: ServingPoint, asked: Requests | None = None, *, cache: RunCache | None = None
 ) -> PreparedRun:
     """Look up the deployment, the requests and the policies of a point; see `run_of`."""
+    is_clairvoyant = point.kv_tiers.eviction == BELADY
+    if is_clairvoyant and (point.sessions.turns > 1 or has_sessions(point.workload)):
+        raise Infeasible(
+            "belady_needs_order",
+            "later turns arrive when earlier ones have completed; write lru or lfu",
+        )
     cache = cache or RunCache()
     deployment, scheduler = cache.deployment(point), cache.scheduler(point.scheduler)
     asked = asked or cache.requests(point)

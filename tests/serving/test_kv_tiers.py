@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from simulators.core.errors import Infeasible
 from simulators.core.fields import point_from
-from simulators.serving.deployment import deployment_of
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.kv_tiers import LFU_STEP
 from simulators.serving.engine.limits import ReplicaLimits
 from simulators.serving.engine.replica import ReplicaState
-from simulators.serving.engine.tier_limits import KVTier, tiers_of
+from simulators.serving.engine.tier_limits import KVTier
 from simulators.serving.point import EVICTIONS, WRITE_POLICIES, ServingPoint
+from simulators.serving.run import prepare
 from tests.serving.cases import limits, pure_python, run
 from tests.serving.plain_tiers import Hierarchy, Tier
 from tests.serving.test_prefix_account import assert_settled, hashed
@@ -252,4 +252,4 @@ def test_belady_needs_an_order_that_answers_do_not_decide(load: dict[str, object
     }
     point = point_from(ServingPoint, options)
     with pytest.raises(Infeasible, match="belady_needs_order"):
-        tiers_of(point, deployment_of(point).hardware.replica)
+        prepare(point)

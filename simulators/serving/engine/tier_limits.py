@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 
 from simulators.composition.price import iteration
 from simulators.composition.replica import Replica
-from simulators.core.errors import Infeasible, UserError
-from simulators.serving.demand.sessions import has_sessions
+from simulators.core.errors import UserError
 from simulators.serving.point import (
-    BELADY,
     HOST_MEMORY,
     NOT_SHARED,
     NVME,
@@ -53,18 +51,11 @@ def tiers_of(point: ServingPoint, replica: Replica) -> tuple[KVTier, ...]:
     loading it.
 
     Raises:
-        Infeasible: Belady's bound is requested for arrivals that depend on answers.
         UserError: the bandwidth of a link is unknown, or host and NVMe name one drive twice.
     """
     found = tuple(_tiers(point, replica))
     if not found:
         return ()
-    later_turns = point.sessions.turns > 1 or has_sessions(point.workload)
-    if point.kv_tiers.eviction == BELADY and later_turns:
-        raise Infeasible(
-            "belady_needs_order",
-            "later turns arrive when earlier ones have completed; write lru or lfu",
-        )
     chunk_s = float(iteration(replica, prefill_step(1.0, float(point.token_budget))).latency_s)
     compute_s = point.block_size * chunk_s / point.token_budget
     return tuple(tier for tier in found if tier.read_s < compute_s)
