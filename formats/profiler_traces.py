@@ -18,6 +18,7 @@ import json
 import math
 import re
 import sqlite3
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -59,7 +60,7 @@ def timed_calls(path: Path) -> list[dict[str, Any]]:
     calls = _nsight(path) if path.suffix == ".sqlite" else _kineto(path)
     found: dict[tuple[tuple[str, Any], ...], list[float]] = {}
     for call in calls:
-        if call.seconds > 0.0 and (row := _row(call)):
+        if 0.0 < call.seconds < math.inf and (row := _row(call)):
             found.setdefault(tuple(row.items()), []).append(call.seconds)
     if not found:
         raise UserError(
@@ -70,7 +71,7 @@ def timed_calls(path: Path) -> list[dict[str, Any]]:
 
 def _row(call: TimedOperator) -> dict[str, Any] | None:
     """Return the operator and the sizes of a call; None where they are not read."""
-    shapes = [shape if isinstance(shape, list) else [] for shape in call.shapes]
+    shapes = [shape if _is_shape(shape) else [] for shape in call.shapes]
     sizes: dict[str, Any]
     if factors := NAMES["products"].get(call.name):
         if len(shapes) <= max(factors):
@@ -89,12 +90,16 @@ def _row(call: TimedOperator) -> dict[str, Any] | None:
     return {"op": op, "dtype": call.dtype, **sizes} if all(sizes.values()) else None
 
 
+def _is_shape(shape: Any) -> bool:
+    return isinstance(shape, list) and all(isinstance(size, int) and size >= 0 for size in shape)
+
+
 def _kineto(path: Path) -> Iterator[TimedOperator]:
     try:
         with gzip.open(path, "rt") if path.suffix == ".gz" else path.open(encoding="utf-8") as text:
             whole = json.load(text)
         events = whole["traceEvents"] if isinstance(whole, dict) else whole
-    except (OSError, ValueError, KeyError, RecursionError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, KeyError, RecursionError) as error:
         raise UserError(f"{path} is not a trace of PyTorch's profiler: {error}") from error
     if not isinstance(events, list):
         raise UserError(f"{path} is not a trace of PyTorch's profiler: traceEvents is not a list")
@@ -102,17 +107,23 @@ def _kineto(path: Path) -> Iterator[TimedOperator]:
     operators: dict[Any, Mapping[str, Any]] = {}
     for event in events:
         about = event.get("args") if isinstance(event, dict) else None
-        if not isinstance(about, dict) or (link := about.get("External id")) is None:
+        if not isinstance(about, dict) or not isinstance(
+            link := about.get("External id"), int | str
+        ):
             continue
         if event.get("cat") == "kernel":
-            kernel_s[link] = kernel_s.get(link, 0.0) + 1e-6 * float(event.get("dur", 0.0))
+            if not isinstance(took_us := event.get("dur", 0.0), int | float):
+                raise UserError(f"{path}: the kernel {event.get('name')} takes {took_us!r}")
+            kernel_s[link] = kernel_s.get(link, 0.0) + 1e-6 * took_us
         elif event.get("cat") == "cpu_op" and "Input Dims" in about:
             operators[link] = {"name": event.get("name"), **about}
     for link, about in operators.items():
-        kinds = about.get("Input type", about.get("Input Type", ()))
-        dtype = next((NAMES["types"][kind] for kind in kinds if kind in NAMES["types"]), "")
+        kinds, shapes = about.get("Input type", about.get("Input Type")), about["Input Dims"]
+        if not isinstance(kinds, list) or not isinstance(shapes, list):
+            continue
+        dtype = next((NAMES["types"][k] for k in map(str, kinds) if k in NAMES["types"]), "")
         if dtype and link in kernel_s:
-            yield TimedOperator(str(about["name"]), about["Input Dims"], dtype, kernel_s[link])
+            yield TimedOperator(str(about["name"]), shapes, dtype, kernel_s[link])
 
 
 _LAUNCHES = """
@@ -120,6 +131,7 @@ select names.value, kernels.end - kernels.start, launches.start, launches.end, l
 from CUPTI_ACTIVITY_KIND_KERNEL as kernels
 join CUPTI_ACTIVITY_KIND_RUNTIME as launches on kernels.correlationId = launches.correlationId
 join StringIds as names on names.id = kernels.demangledName
+order by launches.start
 """
 _RANGES = """
 select ranges.start, ranges.end, ranges.globalTid, coalesce(ranges.text, names.value)
@@ -136,13 +148,17 @@ def _nsight(path: Path) -> Iterator[TimedOperator]:
             launches, ranges = (base.execute(query).fetchall() for query in (_LAUNCHES, _RANGES))
     except sqlite3.Error as error:
         raise UserError(f"{path} is not an SQLite export of Nsight Systems: {error}") from error
-    by_thread: dict[Any, list[tuple[int, int, str]]] = {}
-    for start, end, thread, text in ranges:
+    by_thread: dict[Any, list[tuple[int, int, str]]] = {}  # the next one last
+    for start, end, thread, text in reversed(ranges):
         by_thread.setdefault(thread, []).append((start, end, str(text)))
     calls: dict[tuple[Any, int, str], tuple[float, str]] = {}
+    open_ranges: dict[Any, list[tuple[int, int, str]]] = {}
     for kernel, duration_ns, start, end, thread in launches:
-        inside = [r for r in by_thread.get(thread, ()) if r[0] <= start and end <= r[1]]
-        if not inside:
+        coming, started = by_thread.get(thread, []), open_ranges.get(thread, [])
+        while coming and coming[-1][0] <= start:
+            started.append(coming.pop())
+        open_ranges[thread] = started = [r for r in started if r[1] >= start]
+        if not (inside := [r for r in started if end <= r[1]]):
             continue
         first, _, text = max(inside)  # the innermost begins last
         seconds, dtype = calls.get((thread, first, text), (0.0, ""))
@@ -151,7 +167,7 @@ def _nsight(path: Path) -> Iterator[TimedOperator]:
         if dtype and (match := _RANGE.match(text)):
             try:
                 shapes = ast.literal_eval(match[2])
-            except (ValueError, SyntaxError):
+            except (ValueError, SyntaxError, RecursionError, MemoryError):
                 continue
             yield TimedOperator(match[1], shapes, dtype, seconds)
 

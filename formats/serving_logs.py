@@ -35,6 +35,7 @@ _SAMPLE = re.compile(
 )
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _PREFIX = "vllm:"
+_ITERATIONS = "iteration_tokens_total_count"
 
 
 def runs_of(text: str, source: str) -> list[Run]:
@@ -92,8 +93,8 @@ def _inferencex_run(row: Mapping[str, Any], where: str) -> Run:
         raise UserError(f"{where} states no latencies, such as mean_tpot in seconds")
 
     def degree(*names: str) -> int:
-        value = next((row[name] for name in names if row.get(name) is not None), 1)
-        return int(value) if isinstance(value, int | float) else 1
+        name = next((name for name in names if row.get(name) is not None), "")
+        return round(_above_zero(row, name, where)) if name else 1
 
     tp, has_ranks = (
         degree("tp", "decode_tp"),
@@ -111,11 +112,21 @@ def _inferencex_run(row: Mapping[str, Any], where: str) -> Run:
     return {
         **latencies,
         "model_id": model,
-        "max_concurrency": row["conc"],
-        "mean_input_tokens": INFERENCEX_MEAN * float(row["isl"]),
-        "mean_output_tokens": INFERENCEX_MEAN * float(row["osl"]),
+        "max_concurrency": _above_zero(row, "conc", where),
+        "mean_input_tokens": INFERENCEX_MEAN * _above_zero(row, "isl", where),
+        "mean_output_tokens": INFERENCEX_MEAN * _above_zero(row, "osl", where),
         LAUNCH: launch,
     }
+
+
+def _above_zero(row: Mapping[str, Any], name: str, where: str) -> float:
+    try:
+        value = float(row[name])
+    except (TypeError, ValueError):
+        value = math.nan
+    if not 0.0 < value < math.inf:
+        raise UserError(f"{where}: {name} is {row[name]!r}, not a number above zero")
+    return value
 
 
 def inferencex_gpu(word: str) -> str:
@@ -156,7 +167,8 @@ def _server_run(text: str, source: str) -> Run:
     engines: dict[str, None] = {}
     for name, labels, value in _samples(text):
         totals[name] = totals.get(name, 0.0) + value
-        engines[labels.get("engine", "")] = None
+        if name == _ITERATIONS:
+            engines[labels.get("engine", "")] = None
         if model := labels.get("model_name"):
             models[model] = None
     if len(models) > 1:
@@ -170,7 +182,7 @@ def _server_run(text: str, source: str) -> Run:
         for name in theirs:
             if count := totals.get(f"{name}_count"):
                 means.setdefault(ours, totals.get(f"{name}_sum", 0.0) / count)
-    iterations = totals.get("iteration_tokens_total_count", 0.0)
+    iterations = totals.get(_ITERATIONS, 0.0)
     if "tpot" not in means or not iterations:
         raise UserError(
             f"{source} lacks the histograms of time per output token and tokens per iteration; has "

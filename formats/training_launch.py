@@ -22,11 +22,15 @@ from simulators.catalog.model import LanguageModel, load_model
 from simulators.core.errors import UserError, suggestion
 from simulators.core.folder import MODELS, PACKAGES, read_toml
 from simulators.training.job import MODULES, RECOMPUTES, recompute_of
+from simulators.training.stages import even_sizes, read_layout
 
 NAMES = read_toml(Path(__file__).with_suffix(".toml"))
 MODELS_OF_TORCHTITAN = PACKAGES / "deploy" / "deployments" / "training.toml"
 """Where `export` finds torchtitan's name of a model."""
 MEGATRON, TORCHTITAN = "megatron", "torchtitan"
+MOST_DIGITS = 18
+MAY_BE_ZERO = ("offload_layers", "mtp_layers", "first_stage_layers", "last_stage_layers")
+"""Fields that may be 0."""
 MODULE_LIST = "--recompute-modules"
 """The option with several values."""
 PROGRAM = re.compile(r"\b(pretrain_\w+\.py|torchtitan[./]\w*)")
@@ -72,7 +76,9 @@ def space_of_launch(path: Path) -> str:
 
 
 def _yaml(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"'{value}'" if "|" in str(value) else str(value)
 
 
 def _flat(table: Mapping[str, Any], path: str = "") -> list[tuple[str, str]]:
@@ -118,7 +124,8 @@ def _fields(options: Options, kind: str, path: Path) -> dict[str, Any]:
     found: dict[str, Any] = dict(table.get("absent", {}))
     for option, field in table["fields"].items():
         if option in options:
-            found[field] = _whole(options[option], f"{path}: {option}")
+            least = 0 if field in MAY_BE_ZERO else 1
+            found[field] = _whole(options[option], f"{path}: {option}", least)
     for option, words in table["words"].items():
         if (word := options.get(option)) is not None:
             if word not in words or word == "field":
@@ -132,6 +139,8 @@ def _fields(options: Options, kind: str, path: Path) -> dict[str, Any]:
 
 def _megatron(options: Options, path: Path) -> dict[str, Any]:
     _check(options, MEGATRON, path)
+    if (optimizer := options.get("--optimizer", "adam")) != "adam":
+        raise UserError(f"{path}: --optimizer '{optimizer}' is not modelled; modelled are adam")
     found = _fields(options, MEGATRON, path)
     model = _model_of_shapes(options, path)
     if found["zero"] == 0 and "--use-distributed-optimizer" in options:
@@ -146,11 +155,17 @@ def _megatron(options: Options, path: Path) -> dict[str, Any]:
         found["recompute"] = _recompute("+".join(modules))
     stages = found.get("pp", 1)
     if each := options.get("--num-layers-per-virtual-pipeline-stage"):
-        found["chunks"] = model.layers // (stages * _whole(each, str(path)))
+        where = f"{path}: --num-layers-per-virtual-pipeline-stage"
+        found["chunks"] = model.layers // (stages * _whole(each, where, 1))
     elif chunks := options.get("--num-virtual-stages-per-pipeline-rank"):
-        found["chunks"] = _whole(chunks, str(path))
+        where = f"{path}: --num-virtual-stages-per-pipeline-rank"
+        found["chunks"] = _whole(chunks, where, 1)
     elif layout := options.get("--pipeline-model-parallel-layout"):
-        found["chunks"] = (layout.count("|") + 1) // stages
+        held = read_layout(layout)
+        found["chunks"] = len(held) // stages
+        is_even = [one.count("t") for one in held] == even_sizes(model.layers, len(held))
+        if not is_even or held[-1].count("m") < found.get("mtp_layers", 0):
+            found["pipeline_layout"] = layout
     if found.get("chunks", 1) > 1:
         found["schedule"] = "interleaved"
     return _with_replicas({"model": model.name, **found}, options, path)
@@ -168,7 +183,7 @@ def _with_replicas(fields: dict[str, Any], options: Options, path: Path) -> dict
     """Return the fields with data-parallel replicas, tokens and groups of sharding."""
     nodes = options.get("--nnodes", options.get("--nodes", "1")).rpartition(":")[2]
     each = options.get("--nproc-per-node", options.get("--nproc_per_node", ""))
-    if not each.isdigit() or not nodes.isdigit():
+    if not each.isdecimal() or not nodes.isdecimal():
         raise UserError(
             f"{path} does not state its number of GPUs: write --nnodes and --nproc-per-node as "
             "numbers"
@@ -179,11 +194,15 @@ def _with_replicas(fields: dict[str, Any], options: Options, path: Path) -> dict
         raise UserError(f"{path}: {gpus} GPUs are not a multiple of tp x pp x cp = {inside}")
     fields["dp"] = gpus // inside
     if iterations := options.get("--train-iters", options.get("training.steps")):
-        steps = _whole(iterations, f"{path}: steps")
+        steps = _whole(iterations, f"{path}: steps", 1)
         fields["tokens"] = steps * fields.get("batch", 1024) * fields.get("sequence", 4096)
+    elif samples := options.get("--train-samples"):
+        sequences = _whole(samples, f"{path}: --train-samples", 1)
+        fields["tokens"] = sequences * fields.get("sequence", 4096)
     if groups := options.get("--num-distributed-optimizer-instances"):
         ranks = fields["dp"] * fields.get("cp", 1)
-        fields["shard_ranks"] = ranks // _whole(groups, str(path))
+        where = f"{path}: --num-distributed-optimizer-instances"
+        fields["shard_ranks"] = ranks // _whole(groups, where, 1)
     return fields
 
 
@@ -220,8 +239,13 @@ def _torchtitan(options: Options, path: Path) -> dict[str, Any]:
                 raise UserError(f"{path}: '{name}' is not modelled")
     found = _fields(plain, TORCHTITAN, path)
     name, dtype = _model_of_torchtitan(plain, path)
-    shard = int(plain.get("parallelism.data_parallel_shard_degree", "-1"))
-    copies = int(plain.get("parallelism.data_parallel_replicate_degree", "1"))
+
+    def number(option: str, default: str) -> int:
+        return _whole(plain.get(option, default), f"{path}: {option}", 1)
+
+    degree = "parallelism.data_parallel_shard_degree"
+    shard = -1 if plain.get(degree, "-1") == "-1" else number(degree, "")
+    copies = number("parallelism.data_parallel_replicate_degree", "1")
     inside = math.prod(found.get(n, 1) for n in ("tp", "pp", "cp"))
     if shard < 0:
         gpus = _with_replicas({**found}, launch, path)["dp"] * inside
@@ -234,13 +258,16 @@ def _torchtitan(options: Options, path: Path) -> dict[str, Any]:
         found["zero"] = 0 if shard == 1 else 2 if reshard == "never" else 3
     if shard > 1 and copies > 1:
         found["shard_ranks"] = shard
-    local = int(plain.get("training.local_batch_size", plain.get("training.batch_size", "8")))
-    whole = int(plain.get("training.global_batch_size", "-1"))
-    found["batch"] = whole if whole > 0 else local * found["dp"]
-    micro = plain.get("parallelism.pipeline_parallel_microbatch_size", "1")
-    found["micro_batch"] = int(micro) if found.get("pp", 1) > 1 else local
-    if steps := plain.get("training.steps"):
-        found["tokens"] = int(steps) * found["batch"] * found.get("sequence", 2048)
+    local_of = "training.local_batch_size"
+    local = number(local_of if local_of in plain else "training.batch_size", "8")
+    whole = plain.get("training.global_batch_size", "-1")
+    is_stated = whole != "-1"
+    found["batch"] = number("training.global_batch_size", "") if is_stated else local * found["dp"]
+    micro = number("parallelism.pipeline_parallel_microbatch_size", "1")
+    found["micro_batch"] = micro if found.get("pp", 1) > 1 else local
+    if "training.steps" in plain:
+        steps = number("training.steps", "")
+        found["tokens"] = steps * found["batch"] * found.get("sequence", 2048)
     has_compile = plain.get("compile.enable", "false").lower() in ("", "true")
     found["fusion"] = "fused" if has_compile and "compile.enable" in plain else "eager"
     return {"model": name, **found}
@@ -258,7 +285,10 @@ def _model_of_torchtitan(options: Options, path: Path) -> tuple[str, str]:
     raise UserError(f"{path}: the model '{asked}' of torchtitan is not known; known: {names}")
 
 
-def _whole(text: str, where: str) -> int:
-    if not text.isdigit():
-        raise UserError(f"{where} is '{text}', not a whole number")
+def _whole(text: str, where: str, least: int = 0) -> int:
+    is_whole = text.isdecimal() and len(text) <= MOST_DIGITS
+    if not is_whole or int(text) < least:
+        raise UserError(
+            f"{where} is '{text[:60]}', not a whole number" + f" from {least} on" * least
+        )
     return int(text)

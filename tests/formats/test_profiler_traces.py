@@ -112,6 +112,13 @@ def test_kernels_of_nsight_belong_to_the_innermost_range(tmp_path: Path) -> None
     assert rounded(timed_calls(file)) == [ROWS[0], ROWS[2], ROWS[3]]
 
 
+def test_truncated_archive_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "a.json.gz"
+    file.write_bytes(gzip.compress(json.dumps(EVENTS).encode())[:-12])
+    with pytest.raises(UserError, match="is not a trace of PyTorch's profiler"):
+        timed_calls(file)
+
+
 def test_profiles_are_measured_rows_of_a_gpu(tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
     file.write_text(json.dumps(EVENTS))
@@ -127,6 +134,8 @@ def test_profiles_are_measured_rows_of_a_gpu(tmp_path: Path) -> None:
         ("a.json", '{"events": []}', "is not a trace of PyTorch's profiler"),
         ("a.json", '{"traceEvents": 3}', "traceEvents is not a list"),
         ("a.json", '{"traceEvents": []}', "record it with record_shapes=True"),
+        ("a.json", json.dumps(EVENTS).replace('"Input Dims": [', '"Input Dims": ["a",'), "record"),
+        ("a.json", json.dumps(EVENTS).replace('"dur": ', '"dur": "1", "was": '), "takes '1'"),
         ("a.sqlite", "text", "is not an SQLite export of Nsight Systems"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,8 @@ def test_metrics_of_a_server_compare_as_a_log() -> None:
         (json.dumps({**INFERENCEX, "disagg": True}), {}, "separate prefill and decode pools"),
         (json.dumps({**INFERENCEX, "spec_decoding": "mtp"}), {}, "speculative decoding"),
         (json.dumps({"conc": 4, "isl": 9, "osl": 9}), {}, "row 1 states no latencies"),
+        (json.dumps({**INFERENCEX, "isl": None}), {}, "isl is None, not a number above zero"),
+        (json.dumps({**INFERENCEX, "tp": math.inf}), {}, "tp is inf, not a number above zero"),
         (METRICS.replace("350.0", "0.0"), LAUNCH, "has the vLLM server answered a request"),
         (
             METRICS + 'vllm:generation_tokens_total{engine="0",model_name="other"} 1.0\n',
@@ -193,6 +196,12 @@ def test_log_that_states_too_little_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=said):
         rows_of_logs([written(tmp_path, text)], stated)
+
+
+def test_metrics_without_an_engine_are_of_no_further_engine(tmp_path: Path) -> None:
+    more = METRICS + 'vllm:lora_requests_info{max_lora="1"} 1.0\n'
+    rows = [rows_of_logs([written(tmp_path, text)], LAUNCH) for text in (METRICS, more)]
+    assert rows[0] == rows[1]
 
 
 def test_missing_log_is_refused(tmp_path: Path) -> None:

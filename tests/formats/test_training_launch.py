@@ -75,6 +75,7 @@ DESIGN = TrainingPoint(
 FIELDS = (
     *("model", "tp", "pp", "dp", "cp", "ep", "chunks", "schedule", "batch", "micro_batch"),
     *("sequence", "dtype", "recompute", "recompute_layers", "zero", "shard_ranks"),
+    *("first_stage_layers", "last_stage_layers", "pipeline_layout"),
     *("context_exchange", "gradient_dtype", "optimizer_dtype", "offload", "overlap", "tokens"),
 )
 
@@ -110,6 +111,12 @@ def test_megatron_script_is_a_design(tmp_path: Path) -> None:
     }
 
 
+def test_samples_and_graphs_of_a_megatron_script_are_read(tmp_path: Path) -> None:
+    text = MEGATRON.replace("--train-iters 1000", "--train-samples 5000 --cuda-graph-impl none")
+    found = axes(tmp_path, text)
+    assert (found["tokens"], found["cuda_graphs"]) == (5000 * 8192, False)
+
+
 def test_torchtitan_configuration_is_a_design(tmp_path: Path) -> None:
     found = axes(tmp_path, TORCHTITAN, "llama3_8b.toml")
     assert found["model"] == "llama3_1_8b"
@@ -124,6 +131,8 @@ def test_torchtitan_configuration_is_a_design(tmp_path: Path) -> None:
         {},
         {"zero": 0, "overlap": False},
         {"zero": 2, "pp": 1, "dp": 8},
+        {"first_stage_layers": 15},
+        {"pipeline_layout": "Et*20|t*12L"},
         {"chunks": 2, "schedule": "interleaved"},
         {"cp": 2, "dp": 2, "context_exchange": "ulysses"},
         {"recompute": "full", "recompute_layers": 4},
@@ -182,6 +191,15 @@ def test_show_prints_a_launch_file_as_a_space(
         ),
         (MEGATRON, "GPUS_PER_NODE=8", "", "does not state its number of GPUs"),
         (MEGATRON, "--seq-length 8192", "--seq-length long", "--seq-length is 'long', not a whole"),
+        (MEGATRON, "TP=2", "TP=0", "parallel-size is '0', not a whole number from 1"),
+        (
+            MEGATRON,
+            "--bf16",
+            "--bf16 --optimizer muon",
+            "--optimizer 'muon' is not modelled; modelled are adam",
+        ),
+        (MEGATRON, "--bf16", "--bf16 --num-distributed-optimizer-instances 0", "is '0', not a"),
+        (TORCHTITAN, "steps = 1000", 'steps = "all"', "training.steps is 'all', not a whole"),
         (TORCHTITAN, '"8B"', '"9B"', "the model 'llama3_9B' of torchtitan is not known"),
         (
             TORCHTITAN,
