@@ -146,10 +146,10 @@ def design_of(point: ServingPoint, cache: RunCache | None = None) -> Design:
     """
     if point.fidelity != EVENT:
         raise UserError(
-            f"a difference is attributed by events; the design has fidelity '{point.fidelity}'"
+            f"compare --explain needs designs of fidelity 'event', not '{point.fidelity}'"
         )
     if point.pools.prefill_gpus:
-        raise UserError("a difference to separate prefill and decode pools is not attributed")
+        raise UserError("compare --explain does not support separate prefill and decode pools")
     cache = cache or RunCache()
     own = {name: attrgetter(attribute)(point) for name, attribute in RESOLVED.items()}
     point = updated(point, own)
@@ -254,6 +254,8 @@ def mixtures(old: ServingPoint, new: ServingPoint, caches: Sequence[RunCache] = 
         UserError: the designs serve different models, or one is not simulated by events.
     """
     if old.model != new.model:
-        raise UserError(f"{old.model} and {new.model}: a difference of models is not attributed")
+        raise UserError(
+            f"compare --explain needs designs of one model, not {old.model} and {new.model}"
+        )
     first, second = caches or (None, None)
     return Mixtures(design_of(old, first), design_of(new, second))
