@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
+from simulators.catalog.model import load_model
 from simulators.core.errors import UserError
 from simulators.core.folder import GPUS, MODELS, read_toml
 from simulators.core.jit import Floats
@@ -97,7 +98,7 @@ def passes_of(path: Path) -> tuple[PassEngine, list[TimedPasses]]:
     if not rows:
         raise UserError(f"{path} has no rows")
     named = [*IDENTITY, *DEGREES, *(n for n in ("moe_quant_mode",) if n in table.column_names)]
-    engines = {tuple(row[n] for n in named) for row in rows}
+    engines = {tuple(str(row[n]) for n in named) for row in rows}
     if len(engines) > 1:
         raise UserError(f"{path} has passes of {len(engines)} engines; write one file per engine")
     engine = _engine(rows[0], path)
@@ -109,13 +110,16 @@ def passes_of(path: Path) -> tuple[PassEngine, list[TimedPasses]]:
 
 def _passes(kind: str, rows: Sequence[Mapping[str, Any]], path: Path) -> TimedPasses:
     same = [row for row in rows if row["workload_kind"] == kind]
-    batch, new_tokens, past, milliseconds = (
-        np.array([row[n] for row in same], np.float64) for n in (*COORDINATES, "latency_ms")
-    )
+    try:
+        batch, new_tokens, past, milliseconds = (
+            np.array([row[n] for row in same], np.float64) for n in (*COORDINATES, "latency_ms")
+        )
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{path}: a size or time is not a number: {error}") from error
     found = TimedPasses(kind, batch, new_tokens, past, 1e-3 * milliseconds)
     new = found.new_tokens if kind == PREFILL else found.past_tokens + found.batch
     for name, column in (("batch_size", found.batch), ("latency_ms", found.seconds)):
-        if not np.all(column > 0.0):
+        if not np.all((column > 0.0) & (column < np.inf)):
             raise UserError(f"{path}: {name} must be above zero in every row")
     if not np.all(new > 0.0) or not np.all(found.past_tokens >= 0.0):
         raise UserError(f"{path}: a {kind} pass has no tokens")
@@ -126,7 +130,12 @@ def _engine(row: Mapping[str, Any], path: Path) -> PassEngine:
     for folder, name in ((MODELS, "model_path"), (GPUS, "system")):
         if not folder.has(str(row[name])):
             raise UserError(f"{path}: the {folder.kind} '{row[name]}' is not in the catalog")
-    tp, pp, dp, _, ep, cp = (int(row[name]) for name in DEGREES)
+    for name in DEGREES:
+        if not isinstance(row[name], int) or row[name] < 1:
+            raise UserError(f"{path}: {name} is {row[name]!r}, not a whole number above zero")
+    tp, pp, dp, moe_tp, ep, cp = (row[name] for name in DEGREES)
+    if load_model(str(row["model_path"])).experts and moe_tp * ep != tp * dp:
+        raise UserError(f"{path}: moe_tp {moe_tp} x moe_ep {ep} is not tp {tp} x dp {dp}")
     if cp != 1 or dp != 1:
         raise UserError(f"{path}: passes with {'cp' if cp != 1 else 'dp'} above 1 are not modelled")
     gemm, experts = str(row["gemm_quant_mode"]), str(row.get("moe_quant_mode") or "")

@@ -30,7 +30,7 @@ def is_recipe(path: Path) -> bool:
     """Return whether a file is a master config of InferenceX."""
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError):
+    except (OSError, yaml.YAMLError, UnicodeDecodeError, RecursionError):
         return False
     entries = found.values() if isinstance(found, Mapping) else ()
     return any(isinstance(one, Mapping) and {"runner", "framework"} <= {*one} for one in entries)
@@ -52,6 +52,8 @@ def space_of_recipe(path: Path, name: str) -> str:
             "entry", name, [str(n) for n in entries], f"as in `show {path} NAME`"
         )
     where, entry = f"{path}: {name}", entries[name]
+    if not isinstance(entry, Mapping) or "framework" not in entry:
+        raise UserError(f"{where} names no framework")
     if entry.get("multinode") or entry.get("disagg"):
         raise UserError(f"{where}: entries with several nodes or separate pools are not read")
     model, gpu = str(entry.get("model", "")), inferencex_gpu(str(entry.get("runner", "")))
@@ -62,16 +64,16 @@ def space_of_recipe(path: Path, name: str) -> str:
             f"'{entry['framework']}' is not in the catalog"
         )
     scenarios = entry.get("scenarios") or {}
-    lengths = entry.get(LENGTHS) or scenarios.get("fixed-seq-len") or ()
+    lengths = entry.get(LENGTHS) or scenarios.get("fixed-seq-len") or []
     union, drafted = [], 0
-    for one in lengths:
+    for one in _list(lengths, f"{where}: {LENGTHS}"):
         for load in _list(one.get("search-space"), f"{where}: search-space"):
             if unknown := [key for key in load if key not in LOAD]:
                 raise UserError(f"{where}: '{unknown[0]}' of a search space is not modelled")
             if load.get("spec-decoding", "none") != "none":
                 drafted += 1
                 continue
-            union += [_point(one, load, clients) for clients in _clients(load, where)]
+            union += [_point(one, load, clients, where) for clients in _clients(load, where)]
     if not union:
         raise UserError(
             f"{where} has no search space of fixed lengths without speculative decoding"
@@ -101,8 +103,8 @@ def _list(value: Any, where: str) -> list[Mapping[str, Any]]:
 
 def _clients(load: Mapping[str, Any], where: str) -> list[int]:
     """Return the numbers of clients of a load."""
-    if listed := load.get("conc-list"):
-        return [int(n) for n in listed]
+    if isinstance(listed := load.get("conc-list"), list):
+        return [_count({"conc-list": n}, "conc-list", where) for n in listed]
     first, last = load.get("conc-start"), load.get("conc-end")
     if not isinstance(first, int) or not isinstance(last, int) or not 0 < first <= last:
         raise UserError(
@@ -114,14 +116,24 @@ def _clients(load: Mapping[str, Any], where: str) -> list[int]:
     return found if found[-1] == last else [*found, last]
 
 
-def _point(lengths: Mapping[str, Any], load: Mapping[str, Any], clients: int) -> dict[str, Any]:
-    gpus, has_ranks = int(load.get("tp", 1)), bool(load.get("dp-attn"))
+def _point(
+    lengths: Mapping[str, Any], load: Mapping[str, Any], clients: int, where: str
+) -> dict[str, Any]:
+    degrees = {"tp": 1, "ep": 1, **load}
+    gpus, has_ranks = _count(degrees, "tp", where), bool(load.get("dp-attn"))
     return {
         "tp": 1 if has_ranks else gpus,
-        "ep": int(load.get("ep", 1)),
+        "ep": _count(degrees, "ep", where),
         "attention_dp": gpus if has_ranks else 1,
-        "prompt_tokens": int(lengths["isl"]),
-        "output_tokens": int(lengths["osl"]),
+        "prompt_tokens": _count(lengths, "isl", where),
+        "output_tokens": _count(lengths, "osl", where),
         "arrivals.clients": clients,
         "requests": REQUESTS * clients,
     }
+
+
+def _count(table: Mapping[str, Any], name: str, where: str) -> int:
+    value = table.get(name)
+    if not isinstance(value, int) or value < 1:
+        raise UserError(f"{where}: {name} is {value!r}, not a whole number above zero")
+    return value

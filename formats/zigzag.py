@@ -12,6 +12,7 @@ Words have 8 bits, since ZigZag states precisions with the workload.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ STATIC = "S"
 
 PARTS = ("operational_array", "memories")
 NUMBERS = ("size", "r_bw", "w_bw")
+PORTS = ("r", "w", "rw")
 MEMORY_KEYS = (
     *(
         *NUMBERS,
@@ -65,7 +67,7 @@ def accelerator_of_cores(content: Mapping[str, Any], path: Path) -> Accelerator:
             "one or two dimensions are modelled"
         )
     sides = {
-        str(name): int(_number(size, f"{path}: sizes"))
+        str(name): _count(_number(size, f"{path}: sizes"), f"{path}: sizes")
         for name, size in zip(dimensions, sizes, strict=True)
     }
     levels = [
@@ -91,12 +93,15 @@ def _level(
     """Return the fields of one storage level of an `Accelerator`."""
     where = f"{path}: {name}"
     _check_keys(memory, MEMORY_KEYS, where)
-    size, read_bits, write_bits = (int(_number(memory.get(k), f"{where}: {k}")) for k in NUMBERS)
-    width = int(memory.get("min_r_granularity") or memory.get("min_w_granularity") or read_bits)
-    served = [str(d) for d in memory.get("served_dimensions", ())]
+    size, read_bits, write_bits = (
+        _count(_number(memory.get(k), f"{where}: {k}"), f"{where}: {k}") for k in NUMBERS
+    )
+    least = memory.get("min_r_granularity") or memory.get("min_w_granularity") or read_bits
+    width = _count(least, f"{where}: min_r_granularity")
+    served = _names(memory, "served_dimensions", where)
     if unknown := [d for d in served if d not in sides]:
         raise UserError(f"{where}: served dimension '{unknown[0]}'{suggestion(unknown[0], sides)}")
-    operands = [str(o) for o in memory.get("operands", ()) if o != STATIC]
+    operands = [name for name in _names(memory, "operands", where) if name != STATIC]
     if unknown := [o for o in operands if o not in TENSORS]:
         raise UserError(f"{where}: operand '{unknown[0]}' is not one of {', '.join(TENSORS)}")
     is_dram = "dram" in name.lower()
@@ -113,7 +118,7 @@ def _level(
         level["depth"] = max(1, size // width)
     if memory.get("double_buffering_support"):
         level["buffering"] = 2
-    ports = {k: int(memory.get(f"{k}_port") or 0) for k in ("r", "w", "rw")}
+    ports = {k: _count(memory.get(f"{k}_port") or 0, f"{where}: {k}_port") for k in PORTS}
     reads, writes = ports["r"] * read_bits, ports["w"] * write_bits
     if ports["rw"]:
         level["shared_words_per_cycle"] = (
@@ -149,7 +154,20 @@ def _check_keys(table: Mapping[str, Any], known: tuple[str, ...], where: str) ->
             raise UserError(f"{where}: '{key}' is not modelled{suggestion(str(key), known)}")
 
 
+def _count(value: Any, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
+        raise UserError(f"{where} is {value!r}, not a whole number")
+    return int(value)
+
+
+def _names(memory: Mapping[str, Any], key: str, where: str) -> list[str]:
+    if not isinstance(found := memory.get(key, []), list):
+        raise UserError(f"{where}: {key} is {found!r}, not a list")
+    return [str(name) for name in found]
+
+
 def _number(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value < math.inf:
         raise UserError(f"{where} is {value!r}, not a number above zero")
     return float(value)

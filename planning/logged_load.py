@@ -53,7 +53,7 @@ def logged_load(runs: Sequence[Mapping[str, Any]], text: str) -> LoggedLoad:
         mean, total = (numbers.get(f"{kind}_{what}") for what in ("mean", "total"))
         if mean is None and total is not None and requests:
             mean = total / requests
-        lengths[f"{kind}_tokens"] = mean or None
+        lengths[f"{kind}_tokens"] = _finite(mean) or None
     return LoggedLoad(
         model=str(stated.get("model", "")),
         rate=numbers.get("rate") or None,

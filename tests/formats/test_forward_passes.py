@@ -117,6 +117,10 @@ def test_slower_passes_slow_the_runtime(tmp_path: Path, monkeypatch: pytest.Monk
         ({"gemm_quant_mode": "int3"}, "the precision 'int3' is not modelled"),
         ({"workload_kind": "mixed"}, "'mixed' is neither prefill nor decode"),
         ({"latency_ms": 0.0}, "latency_ms must be above zero"),
+        ({"latency_ms": float("inf")}, "latency_ms must be above zero"),
+        ({"latency_ms": "fast"}, "a size or time is not a number"),
+        ({"tp": None}, "tp is None, not a whole number above zero"),
+        ({"model_path": "deepseek_v3", "tp": 8}, "moe_tp 1 x moe_ep 1 is not tp 8 x dp 1"),
         ({"workload_kind": "prefill"}, "a prefill pass has no tokens"),
     ],
 )

@@ -172,6 +172,7 @@ def test_metrics_of_a_server_compare_as_a_log() -> None:
             r"no fixed number of clients \(4 requests per second\)",
         ),
         (json.dumps({**VLLM, "total_input_tokens": 0}), LAUNCH, "states no lengths of requests"),
+        (json.dumps({**VLLM, "total_input_tokens": math.inf}), LAUNCH, "states no lengths of req"),
         ('{"mean_tpot_ms": "fast"}', LAUNCH, "no result of a serving benchmark"),
         (json.dumps({**INFERENCEX, "disagg": True}), {}, "separate prefill and decode pools"),
         (json.dumps({**INFERENCEX, "spec_decoding": "mtp"}), {}, "speculative decoding"),

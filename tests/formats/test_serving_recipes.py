@@ -84,6 +84,8 @@ def test_show_prints_a_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]
             "not a range of concurrencies",
         ),
         ("ep: 1,", "pp: 2,", "'pp' of a search space is not modelled"),
+        ("ep: 1,", "ep: few,", "ep is 'few', not a whole number above zero"),
+        ("conc-start: 4, conc-end: 16", "conc-list: [0]", "conc-list is 0, not a whole number"),
         (
             "search-space:\n    - { tp: 8, ep: 1,",
             "search-space: 3\n    x:\n    - {",
