@@ -64,7 +64,7 @@ def test_different_seeds_differ_and_equal_seeds_agree(name: str) -> None:
 
 def test_sobol_without_scipy_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.stats.qmc", None)
-    with pytest.raises(UserError, match=r'pip install "sweeper\[search\]"'):
+    with pytest.raises(UserError, match=r'pip install "mlsweeper\[search\]"'):
         picked(cube(), "sobol")
 
 
