@@ -247,6 +247,7 @@ def prepare(
             zip(pools_of(point), deployment.pools or (deployment,), strict=True)
         )
     ]
+    pools[1:] = [_with_tiers_of(pools[0], pool) for pool in pools[1:]]
     admitted, rejected = _admitted(asked, [pool.limits for pool in pools])
     plan = _autoscaling_plan(point, admitted)
     if plan:
@@ -291,6 +292,27 @@ def _pool(
     lengths = asked.prompt_tokens, asked.output_tokens
     limits = limits_of(point, built.hardware, scheduler, lengths, drafter)
     return ReplicaPool(built, point.replicas, limits, table, price)
+
+
+def _with_tiers_of(prefills: ReplicaPool, pool: ReplicaPool) -> ReplicaPool:
+    """Return decode replicas with the tiers of the KV cache that prefill replicas load from.
+
+    A shared tier is one store, of the prefill replicas' capacity.
+    """
+    first, own = prefills.limits, {tier.name: tier for tier in pool.limits.tiers}
+    tiers = tuple(
+        replace(own.get(tier.name, tier), capacity=tier.capacity)
+        if tier.is_shared
+        else own.get(tier.name, tier)
+        for tier in first.tiers
+    )
+    limits = replace(
+        pool.limits,
+        tiers=tiers,
+        inline_tiers=first.inline_tiers,
+        loads_request=first.loads_request,
+    )
+    return pool._replace(limits=limits)
 
 
 def _with_shared_prefixes(point: ServingPoint, asked: Requests) -> Requests:

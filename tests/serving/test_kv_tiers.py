@@ -253,3 +253,23 @@ def test_belady_needs_an_order_that_answers_do_not_decide(load: dict[str, object
     point = point_from(ServingPoint, options)
     with pytest.raises(Infeasible, match="belady_needs_order"):
         prepare(point)
+
+
+@pytest.mark.parametrize("rate", [2e9, 3e10])
+def test_decode_replicas_have_the_tiers_that_prefill_replicas_load_from(rate: float) -> None:
+    options = {
+        "model": "llama3_2_1b",
+        "gpu": "h100_sxm",
+        "requests": 20,
+        "cache.prefix_caching": True,
+        "kv_tiers.remote_bytes": 1e12,
+        "kv_tiers.remote_read_bytes_per_s": rate,
+        "pools.prefill_gpus": 1,
+        "pools.decode_gpus": 1,
+        "pools.decode_gpu": "l4",
+    }
+    prefill, decode = (pool.limits for pool in prepare(point_from(ServingPoint, options)).pools)
+    assert [tier.name for tier in prefill.tiers] == ["remote"] * (rate > 1e10)
+    assert [(tier.name, tier.capacity) for tier in decode.tiers] == [
+        (tier.name, tier.capacity) for tier in prefill.tiers
+    ]
