@@ -143,6 +143,7 @@ class CacheConfig:
         "age at which a router's view of the prefix caches is renewed; 0: always current",
         unit="s",
         at_least=0.0,
+        at_most=1e9,
         default=0.0,
     )
 
@@ -167,7 +168,7 @@ class KVTiersConfig:
         default=None,
     )
     nvme_latency_s: float = choice(
-        "latency of a load from NVMe", unit="s", at_least=0.0, default=1e-4
+        "latency of a load from NVMe", unit="s", at_least=0.0, at_most=3600.0, default=1e-4
     )
     remote_bytes: float = choice(
         "remote store for cached prefixes, shared by all replicas",
@@ -194,7 +195,7 @@ class KVTiersConfig:
         default=None,
     )
     remote_latency_s: float = choice(
-        "latency of a load from the store", unit="s", at_least=0.0, default=1e-3
+        "latency of a load from the store", unit="s", at_least=0.0, at_most=3600.0, default=1e-3
     )
     shared: str = choice(
         "nearest tier (host, nvme or remote) that all replicas share, as they share the tiers "

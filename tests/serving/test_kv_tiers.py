@@ -273,3 +273,10 @@ def test_decode_replicas_have_the_tiers_that_prefill_replicas_load_from(rate: fl
     assert [(tier.name, tier.capacity) for tier in decode.tiers] == [
         (tier.name, tier.capacity) for tier in prefill.tiers
     ]
+
+
+def test_endless_stores_and_endless_transfers_fit_the_integers_of_the_engine() -> None:
+    tier = KVTier(name="remote", capacity=10**24, read_s=1e-4, write_s=1e12, store_s=1e12)
+    limits_of_tier = dataclasses.replace(tiered([1]), tiers=(tier,)).vector()
+    assert limits_of_tier.min() >= 0
+    assert (limits_of_tier[[at.TIER_WRITE_PS, at.TIER_STORE_PS]] * 10_000 > 0).all()

@@ -120,6 +120,9 @@ def _kernel(module: ModuleType, name: str) -> Kernel[..., Any]:
 
 GB = 1e9
 
+MOST_BLOCKS, LONGEST_S = 1 << 50, 100.0
+"""Blocks of a tier without limit, and the longest transfer of one: integers overflow beyond."""
+
 ROUTED_LAYERS = 0.5
 """Share of layers that route tokens in a mixture of depths: every other layer."""
 
@@ -221,10 +224,10 @@ class ReplicaLimits:
         limits[at.VIEW_REFRESH_NS] = round(self.view_refresh_s * 1e9)
         for place, tier in enumerate(self.tiers):
             limits[at.TIER_KIND + place] = TIERS.index(tier.name)
-            limits[at.TIER_CAPACITY + place] = tier.capacity
-            limits[at.TIER_READ_PS + place] = round(tier.read_s * 1e12)
-            limits[at.TIER_WRITE_PS + place] = round(tier.write_s * 1e12)
-            limits[at.TIER_STORE_PS + place] = round(tier.store_s * 1e12)
+            limits[at.TIER_CAPACITY + place] = min(tier.capacity, MOST_BLOCKS)
+            limits[at.TIER_READ_PS + place] = round(min(tier.read_s, LONGEST_S) * 1e12)
+            limits[at.TIER_WRITE_PS + place] = round(min(tier.write_s, LONGEST_S) * 1e12)
+            limits[at.TIER_STORE_PS + place] = round(min(tier.store_s, LONGEST_S) * 1e12)
             limits[at.TIER_LATENCY_NS + place] = round(tier.latency_s * 1e9)
 
     @property
