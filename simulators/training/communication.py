@@ -149,11 +149,13 @@ def copies(job: Job, span: int) -> float:
     ...           cluster=load_cluster("dgx_h100"), ep=32)
     >>> round(copies(job, 8), 2), round(copies(job, 32), 2)
     (5.25, 3.6)
+
+    Ranks that share experts (`expert_tp`) gather the tokens of their group afterwards.
     """
     if job.dispatcher == ALLTOALL:
         return job.model.top_k
     nodes = -(-span // job.cluster.gpus_per_node)
-    places = span if nodes == 1 else nodes
+    places = min(job.ep, span if nodes == 1 else nodes)
     return float(places * (1.0 - (1.0 - 1.0 / places) ** job.model.top_k))
 
 

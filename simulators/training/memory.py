@@ -213,7 +213,8 @@ def activations(job: Job, *, has_experts: bool) -> Iterator[tuple[float, int]]:
         if is_adapter:  # frozen products without adapters save no input
             yield between * wide * (tokens * model.expert_ffn + model.shared_width * on_tp), MOE
             return
-        yield product * tokens * model.hidden, MOE | OPS
+        gathered = tokens * job.expert_tp  # by the ranks that share experts
+        yield product * gathered * model.hidden, MOE | OPS
         yield between * tokens * model.expert_ffn, MOE
         yield between * (wide - 1.0) * tokens * model.expert_ffn, MOE | OPS
         yield product * tokens * model.expert_ffn, ACTIVATIONS | MOE | OPS

@@ -11,9 +11,11 @@ from simulators.catalog.model import load_model
 from simulators.core.columns import batch_of
 from simulators.training.communication import copies
 from simulators.training.job import ALLTOALL, Job
+from simulators.training.memory import activations
 from simulators.training.operators import FORWARD, INPUTS, OF_EXPERTS, WEIGHTS, pieces, tasks
 from simulators.training.point import TrainingPoint
 from simulators.training.simulator import SIMULATOR
+from simulators.workload.precision import BYTES
 
 ONE = np.ones(1)
 
@@ -96,3 +98,11 @@ def test_frozen_experts_save_no_inputs():
     points = [TrainingPoint(**base), TrainingPoint(**base, lora_rank=16)]
     full, lora = SIMULATOR.evaluate(batch_of(TrainingPoint, *map(vars, points))).to_pylist()
     assert lora["activation_bytes"] < full["activation_bytes"]
+
+
+def test_ranks_that_share_experts_receive_a_token_once_and_gather_their_inputs():
+    whole, split = (job(ep=8 // n, expert_tp=n) for n in (1, 2))
+    assert copies(split, 8) == pytest.approx(4 * (1 - 0.75**split.model.top_k))
+    saved = [sum(size for size, _ in activations(one, has_experts=True)) for one in (whole, split)]
+    inputs = whole.model.top_k / whole.tp * whole.busiest * whole.model.hidden * BYTES["bf16"]
+    assert saved[1] - saved[0] == pytest.approx(inputs)
