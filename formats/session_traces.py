@@ -33,9 +33,10 @@ def sessions_of(path: Path) -> SessionTraces | None:
             raise UserError(f"trace '{path}' has no rows")
         for is_format, read in _FORMATS:
             if is_format(first[1]):
+                lines = [first, *rows]
                 try:
-                    return read([first, *rows])
-                except MalformedError as error:
+                    return read(lines)
+                except (MalformedError, UserError) as error:
                     raise UserError(f"trace '{path}', {error}") from error
     return None
 
@@ -52,7 +53,12 @@ def _objects(path: Path) -> Generator[tuple[int, dict[str, Any]], None, None]:
         with gzip.open(path, "rt") if path.suffix == ".gz" else path.open(encoding="utf-8") as text:
             for number, line in enumerate(text, start=1):
                 if line.strip():
-                    found = json.loads(line)
+                    try:
+                        found = json.loads(line)
+                    except (ValueError, RecursionError) as error:
+                        raise UserError(
+                            f"trace '{path}', line {number} cannot be read: {error}"
+                        ) from error
                     if not isinstance(found, dict):
                         raise UserError(f"trace '{path}', line {number}: an object is needed")
                     yield number, found

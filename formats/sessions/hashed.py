@@ -19,7 +19,10 @@ from formats.sessions.recorded import (
     Rows,
     check_fields,
     hash_ids_of,
+    list_of,
     number_of,
+    object_of,
+    optional_number,
     with_global_hashes,
 )
 from simulators.serving.demand.session_graph import SessionTraces
@@ -57,8 +60,8 @@ def weka_sessions(rows: Rows) -> SessionTraces:
                 f"line {number}: 'requests' must be a list of at least one request"
             )
     relative = any(
-        _is_before_marker(entry)
-        for _, play in rows
+        _is_before_marker(entry, f"line {number}")
+        for number, play in rows
         for entry in play["requests"]
         if isinstance(entry, dict) and entry.get("type") == "subagent"
     )
@@ -70,19 +73,23 @@ def weka_sessions(rows: Rows) -> SessionTraces:
             raise MalformedError(
                 f"{where}: hash_id_scope is '{play['hash_id_scope']}'; only local hashes are known"
             )
-        blocks.add(int(number_of(play, "block_size", where, least=1)))
+        block = int(number_of(play, "block_size", where, least=1))
+        blocks.add(block)
         if len(blocks) > 1:
             raise MalformedError(f"{where}: block_size differs from that of earlier sessions")
-        sessions.append(_weka_session(play, where, relative).built(max(blocks)))
+        sessions.append(_weka_session(play, block, where, relative).built(block))
     return SessionTraces(tuple(sessions))
 
 
-def _is_before_marker(entry: Mapping[str, Any]) -> bool:
-    children = (child for child in entry.get("requests", ()) if isinstance(child, dict))
-    return any(child.get("t", 0.0) < entry.get("t", 0.0) - SLACK_S for child in children)
+def _is_before_marker(entry: Mapping[str, Any], where: str) -> bool:
+    begin_s = optional_number(entry, "t", where) - SLACK_S
+    children = list_of(entry, "requests", where)
+    return any(optional_number(child, "t", where) < begin_s for child in children)
 
 
-def _weka_session(play: Mapping[str, Any], where: str, relative: bool) -> RecordedSession:
+def _weka_session(
+    play: Mapping[str, Any], block: int, where: str, relative: bool
+) -> RecordedSession:
     """Return a session of a Weka trace: streams of the main agent and of its sub-agents.
 
     Requests of the main agent without a common first block with any earlier one are a stream of
@@ -98,22 +105,23 @@ def _weka_session(play: Mapping[str, Any], where: str, relative: bool) -> Record
         if not isinstance(entry, dict) or entry.get("type") not in ("n", "s", "subagent"):
             raise MalformedError(f"{at}: 'type' must be n, s or subagent")
         if entry["type"] != "subagent":
-            mains.append(_weka_request(session, entry, 0, 0.0, at))
+            mains.append(_weka_request(session, entry, (0, 0.0, block), at))
             continue
         check_fields(entry, WEKA_AGENT, at)
         marker = number_of(entry, "t", at)
         streams += 1
         mine = []
-        for i, child in enumerate(entry.get("requests", ())):
+        for i, child in enumerate(list_of(entry, "requests", at)):
             inside = f"{at}, its request {i + 1}"
-            if not isinstance(child, dict) or child.get("type") not in ("n", "s"):
+            if child.get("type") not in ("n", "s"):
                 raise MalformedError(
                     f"{inside}: 'type' must be n or s; deeper agents are not modelled"
                 )
-            mine.append(_weka_request(session, child, streams, marker if relative else 0.0, inside))
+            begin_s = marker if relative else 0.0
+            mine.append(_weka_request(session, child, (streams, begin_s, block), inside))
         ends = [session.columns["end_s"][i] for i in mine]
-        end = marker + float(entry.get("duration_ms", 0.0)) / 1e3
-        if "duration_ms" not in entry:
+        end = marker + optional_number(entry, "duration_ms", at) / 1e3
+        if entry.get("duration_ms") is None:
             end = max(ends, default=marker)
         agents.append((mine, mains[-1] if mains else None, end))
     start, ends = session.columns["start_s"], session.columns["end_s"]
@@ -150,13 +158,15 @@ def _weka_session(play: Mapping[str, Any], where: str, relative: bool) -> Record
 
 
 def _weka_request(
-    session: RecordedSession, row: Mapping[str, Any], stream: int, begin_s: float, where: str
+    session: RecordedSession, row: Mapping[str, Any], of: tuple[int, float, int], where: str
 ) -> int:
+    """Add a request; `of`: its stream, when the times of the stream begin, and tokens per block."""
+    stream, begin_s, block = of
     check_fields(row, WEKA_REQUEST, where)
     start_s = begin_s + number_of(row, "t", where)
-    took_s = number_of(row, "api_time", where) if row.get("api_time") is not None else 0.0
+    took_s = optional_number(row, "api_time", where)
     prompt, output = number_of(row, "in", where, least=1), number_of(row, "out", where)
-    session.hashes.append(hash_ids_of(row, where))
+    session.add_prompt(hash_ids_of(row, "hash_ids", where, prompt, block), where)
     return session.add(stream, start_s, start_s + took_s, prompt, output)
 
 
@@ -194,7 +204,7 @@ def agentic_mooncake_sessions(rows: Rows) -> SessionTraces:
         play = str(row.get("play_id", "" if "schema" not in header else key))
         owner[str(key)] = play
         plays.setdefault(play, []).append((where, row))
-    trees = [_mooncake_play(name, lines, owner) for name, lines in plays.items()]
+    trees = [_mooncake_play(name, lines, owner, block) for name, lines in plays.items()]
     if private:
         return SessionTraces(tuple(tree.built(block) for tree in trees))
     found = with_global_hashes(trees, block, np.arange(len(trees)))
@@ -202,7 +212,7 @@ def agentic_mooncake_sessions(rows: Rows) -> SessionTraces:
 
 
 def _mooncake_play(
-    name: str, lines: Sequence[tuple[str, dict[str, Any]]], owner: Mapping[str, str]
+    name: str, lines: Sequence[tuple[str, dict[str, Any]]], owner: Mapping[str, str], block: int
 ) -> RecordedSession:
     session, number = RecordedSession(name), {}
     streams: dict[str, int] = {}
@@ -211,10 +221,11 @@ def _mooncake_play(
         output = number_of(
             row, "output_length" if "output_length" in row else "output_tokens", where
         )
-        least_s = float(row.get("not_before_ms", row.get("timestamp", 0.0)) or 0.0) / 1e3
-        took_s = float(row.get("recorded_api_time_ms", 0.0) or 0.0) / 1e3
+        time = "not_before_ms" if "not_before_ms" in row else "timestamp"
+        least_s = optional_number(row, time, where) / 1e3
+        took_s = optional_number(row, "recorded_api_time_ms", where) / 1e3
         stream = streams.setdefault(str(row.get("session_id", "")), len(streams))
-        session.hashes.append(hash_ids_of(row, where))
+        session.add_prompt(hash_ids_of(row, "hash_ids", where, prompt, block), where)
         number[str(row["request_id"])] = session.add(
             stream, least_s, least_s + took_s, prompt, output
         )
@@ -230,7 +241,7 @@ def _mooncake_play(
 
 
 def _mooncake_edges(row: Mapping[str, Any], where: str) -> Iterator[tuple[str, str, float]]:
-    for edge in row.get("dependencies") or ():
+    for edge in list_of(row, "dependencies", where):
         if edge.get("trigger") not in TRIGGERS:
             raise MalformedError(
                 f"{where}: 'trigger' of a dependency must be {' or '.join(TRIGGERS)}"
@@ -238,20 +249,21 @@ def _mooncake_edges(row: Mapping[str, Any], where: str) -> Iterator[tuple[str, s
         if edge.get("relation", RELATIONS[0]) not in RELATIONS:
             raise MalformedError(f"{where}: relation '{edge['relation']}' is not known")
         yield str(edge.get("request_id")), edge["trigger"], number_of(edge, "delay_ms", where)
-    delay_ms = float(row.get("delay_ms", row.get("delay", 0.0)) or 0.0)
-    delay_ms += float(row.get("tool_wait_ms", 0.0) or 0.0)
-    for key in row.get("wait_for") or ():
+    delay_ms = optional_number(row, "delay_ms" if "delay_ms" in row else "delay", where)
+    delay_ms += optional_number(row, "tool_wait_ms", where)
+    for key in list_of(row, "wait_for", where, object):
         yield str(key), "completion", delay_ms
 
 
 def dynamo_sessions(rows: Rows) -> SessionTraces:
     """Return the sessions of a Dynamo request trace, each with its child sessions."""
-    events = [(number, row.get("event", row)) for number, row in rows]
+    events = [(n, object_of(row, "event", f"line {n}") or row) for n, row in rows]
     requests = [(n, e) for n, e in events if e.get("event_type") == "request_end"]
     tools = [(n, e) for n, e in events if e.get("event_type") in ("tool_end", "tool_error")]
     if not requests:
         raise MalformedError("line 1: no event is a request_end")
-    has_context = [bool(e.get("agent_context")) for _, e in requests]
+    contexts = [object_of(e, "agent_context", f"line {n}") for n, e in requests]
+    has_context = [bool(context) for context in contexts]
     if any(has_context) != all(has_context):
         number = requests[has_context.index(False)][0]
         raise MalformedError(f"line {number}: only some requests have an agent_context")
@@ -259,8 +271,9 @@ def dynamo_sessions(rows: Rows) -> SessionTraces:
     trees: dict[str, RecordedSession] = {}
     streams: dict[str, list[int]] = {}
     parent: dict[str, str] = {}
-    for _, event in requests:
-        context = event.get("agent_context") or {}
+    for (number, _), context in zip(requests, contexts, strict=True):
+        if context and context.get("session_id") is None:
+            raise MalformedError(f"line {number}: 'agent_context' needs a session_id")
         if context.get("parent_session_id"):
             parent[str(context["session_id"])] = str(context["parent_session_id"])
 
@@ -276,29 +289,34 @@ def dynamo_sessions(rows: Rows) -> SessionTraces:
     numbers: dict[str, tuple[str, int]] = {}
     stream_number: dict[str, int] = {}
     blocks = set()
-    for number, event in requests:
+    for (number, event), context in zip(requests, contexts, strict=True):
         where = f"line {number}"
         if event.get("schema", "dynamo.request.trace.v1") != "dynamo.request.trace.v1":
             raise MalformedError(f"{where}: schema '{event['schema']}' is not known")
-        row = event.get("request") or {}
-        replay = row.get("replay") or {}
-        blocks.add(int(number_of(replay, "trace_block_size", where, least=1)))
-        key = str((event.get("agent_context") or {}).get("session_id", row.get("request_id")))
+        row = object_of(event, "request", where)
+        replay = object_of(row, "replay", where)
+        block = int(number_of(replay, "trace_block_size", where, least=1))
+        blocks.add(block)
+        if len(blocks) > 1:
+            raise MalformedError(
+                f"{where}: trace_block_size is {block}; that of earlier requests differs"
+            )
+        if row.get("request_id") is None or str(row["request_id"]) in numbers:
+            raise MalformedError(f"{where}: 'request_id' is missing or occurs twice")
+        key = str(context.get("session_id", row["request_id"]))
         tree = trees.setdefault(root_of(key), RecordedSession(root_of(key)))
         start_ms, end_ms = _dynamo_times(event, where)
-        hashes = replay.get("input_sequence_hashes", [])
-        tree.hashes.append(hash_ids_of({"hash_ids": hashes}, where))
+        prompt = number_of(replay, "input_length", where, least=1)
+        tree.add_prompt(hash_ids_of(replay, "input_sequence_hashes", where, prompt, block), where)
         req = tree.add(
             stream_number.setdefault(key, len(stream_number)),
             (start_ms - begin_ms) / 1e3,
             (end_ms - begin_ms) / 1e3,
-            number_of(replay, "input_length", where, least=1),
+            prompt,
             number_of(row, "output_tokens", where),
         )
         streams.setdefault(key, []).append(req)
         numbers[str(row.get("request_id"))] = (root_of(key), req)
-    if len(blocks) > 1:
-        raise MalformedError("line 1: trace_block_size differs between requests")
     described = _dynamo_tools(tools, numbers)
     for key, mine in streams.items():
         tree = trees[root_of(key)]
@@ -316,14 +334,15 @@ def dynamo_sessions(rows: Rows) -> SessionTraces:
 
 def _dynamo_times(event: Mapping[str, Any], where: str) -> tuple[float, float]:
     """Return start and end of a request in ms."""
-    row = event.get("request") or {}
-    took = row.get("total_time_ms")
-    start = row.get("request_received_ms")
-    if start is None:
-        start = number_of(event, "event_time_unix_ms", where) - float(took or 0.0)
-    if took is None:
-        return float(start), number_of(event, "event_time_unix_ms", where)
-    return float(start), float(start) + float(took)
+    row = object_of(event, "request", where)
+    took_ms = optional_number(row, "total_time_ms", where)
+    if row.get("request_received_ms") is None:
+        end_ms = number_of(event, "event_time_unix_ms", where)
+        return end_ms - took_ms, end_ms
+    start_ms = number_of(row, "request_received_ms", where)
+    if row.get("total_time_ms") is None:
+        return start_ms, number_of(event, "event_time_unix_ms", where)
+    return start_ms, start_ms + took_ms
 
 
 Described = tuple[int, int | None]
@@ -333,16 +352,17 @@ Described = tuple[int, int | None]
 def _dynamo_tools(tools: Rows, numbers: Mapping[str, tuple[str, int]]) -> dict[str, Described]:
     found: dict[str, Described] = {}
     for number, event in tools:
-        claude = (event.get("tool") or {}).get("claude") or {}
+        where = f"line {number}"
+        claude = object_of(object_of(event, "tool", where), "claude", where)
         child = claude.get("child_session_id")
         if not child:
             continue
         source, consumer = claude.get("source_request_id"), claude.get("consumer_request_id")
         for key in (source, consumer):
             if key is not None and str(key) not in numbers:
-                raise MalformedError(f"line {number}: request '{key}' is not in the file")
+                raise MalformedError(f"{where}: request '{key}' is not in the file")
         if source is None:
-            raise MalformedError(f"line {number}: the tool has no source_request_id")
+            raise MalformedError(f"{where}: the tool has no source_request_id")
         waits = None if consumer is None else numbers[str(consumer)][1]
         found[str(child)] = (numbers[str(source)][1], waits)
     return found

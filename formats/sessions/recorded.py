@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from simulators.core.errors import UserError
+from simulators.core.jit import Ints
 from simulators.serving.demand.prefixes import Prefixes
 from simulators.serving.demand.session_graph import (
     SessionTrace,
@@ -22,6 +24,10 @@ Rows = Sequence[tuple[int, dict[str, Any]]]
 """Line numbers and objects of a file."""
 
 
+LARGEST = 1e15
+"""Tokens, blocks and times of a file are smaller: milliseconds since 1970 are 1.8e12."""
+
+
 class MalformedError(Exception):
     """What is wrong with a line, as the end of a sentence that names the file."""
 
@@ -29,19 +35,56 @@ class MalformedError(Exception):
 def number_of(row: Mapping[str, Any], name: str, where: str, *, least: float = 0.0) -> float:
     """Return a number of a row, which must be at least `least`."""
     value = row.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not least <= value < LARGEST:
         shown = "missing" if value is None else f"{value!r}"
         raise MalformedError(
-            f"{where}: '{name}' is {shown}; a number of at least {least:g} is needed"
+            f"{where}: '{name}' is {shown}; a number of at least {least:g} and below {LARGEST:g} "
+            "is needed"
         )
     return float(value)
 
 
-def hash_ids_of(row: Mapping[str, Any], where: str) -> list[int]:
-    """Return the `hash_ids` of a row."""
-    ids = row.get("hash_ids", [])
-    if not isinstance(ids, list) or not all(isinstance(i, int) for i in ids):
-        raise MalformedError(f"{where}: 'hash_ids' must be a list of whole numbers")
+def optional_number(row: Mapping[str, Any], name: str, where: str) -> float:
+    """Return a number of a row, which must be at least 0; 0 if it is missing or null."""
+    return 0.0 if row.get(name) is None else number_of(row, name, where)
+
+
+def object_of(row: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
+    """Return an object of a row; an empty one if it is missing or null."""
+    value = row.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise MalformedError(f"{where}: '{name}' is {value!r}; an object is needed")
+    return value
+
+
+def list_of(row: Mapping[str, Any], name: str, where: str, kind: type = dict) -> list[Any]:
+    """Return a list of objects, or of another kind, of a row; an empty one if it is missing."""
+    value = row.get(name)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(one, kind) for one in value):
+        raise MalformedError(f"{where}: '{name}' must be a list of {_KINDS[kind]}")
+    return value
+
+
+_KINDS: Mapping[type, str] = {dict: "objects", str: "texts", int: "whole numbers"}
+
+
+def hash_ids_of(
+    row: Mapping[str, Any], name: str, where: str, tokens: float, block: int
+) -> list[int]:
+    """Return the hashes of a prompt: one for each block; the last block may have none."""
+    ids, tokens = list_of(row, name, where, int), max(1, int(tokens))
+    if len(ids) not in (tokens // block, -(-tokens // block)):
+        raise MalformedError(
+            f"{where}: '{name}' has {len(ids)} entries for a prompt of {tokens:,} tokens; one "
+            f"for each block of {block} tokens is needed"
+        )
+    if any(isinstance(one, bool) or not -(1 << 63) <= one < 1 << 63 for one in ids):
+        raise MalformedError(f"{where}: '{name}' must be a list of whole numbers of 64 bits")
     return ids
 
 
@@ -62,6 +105,7 @@ class RecordedSession:
             key: [] for key in ("start_s", "end_s", "stream", "prompt_tokens", "output_tokens")
         }
         self.hashes: list[list[int]] = []
+        self.places: list[str] = []  # of each prompt, in the file
         self.edges: list[Edge] = []
 
     def add(self, stream: int, start_s: float, end_s: float, prompt: float, output: float) -> int:
@@ -70,6 +114,11 @@ class RecordedSession:
         for column, value in zip(self.columns.values(), values, strict=True):
             column.append(value)
         return len(self.columns["start_s"]) - 1
+
+    def add_prompt(self, hashes: list[int], where: str) -> None:
+        """Add the hashes of the next request's prompt, found at a place of the file."""
+        self.hashes.append(hashes)
+        self.places.append(where)
 
     def follow(self, before: int, after: int) -> None:
         """Release a request by the answer of another one, with the recorded gap."""
@@ -81,19 +130,35 @@ class RecordedSession:
         prompt, output = (
             np.array(self.columns[key], np.int64) for key in ("prompt_tokens", "output_tokens")
         )
-        paths = hashed_paths(self.hashes, block, prompt, output)
+        paths = _paths([self], block, prompt, output)
         return ordered_session(self.name, self.columns, self.edges, paths)
 
 
 def with_global_hashes(trees: list[RecordedSession], block: int, starts_s: Any) -> SessionTraces:
     """Return sessions whose hashes may occur in several of them."""
-    hashes = [row for tree in trees for row in tree.hashes]
     prompt, output = (
         np.array([v for tree in trees for v in tree.columns[key]], np.int64)
         for key in ("prompt_tokens", "output_tokens")
     )
-    paths = hashed_paths(hashes, block, prompt, output)
-    return sessions_along(trees, paths, starts_s)
+    return sessions_along(trees, _paths(trees, block, prompt, output), starts_s)
+
+
+def _paths(trees: Sequence[RecordedSession], block: int, prompt: Ints, output: Ints) -> Prefixes:
+    """Return the paths of all prompts.
+
+    Raises:
+        MalformedError: a hash follows different blocks; the message names the second place.
+    """
+    hashes = [row for tree in trees for row in tree.hashes]
+    try:
+        return hashed_paths(hashes, block, prompt, output)
+    except UserError as error:
+        before: dict[int, int | None] = {}
+        for row, where in zip(hashes, (one for tree in trees for one in tree.places), strict=True):
+            for previous, key in zip([None, *row], row, strict=False):
+                if before.setdefault(key, previous) != previous:
+                    raise MalformedError(f"{where}: {error}") from error
+        raise
 
 
 def sessions_along(trees: list[RecordedSession], paths: Prefixes, starts_s: Any) -> SessionTraces:

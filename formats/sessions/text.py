@@ -18,7 +18,10 @@ from formats.sessions.recorded import (
     MalformedError,
     RecordedSession,
     Rows,
+    list_of,
     number_of,
+    object_of,
+    optional_number,
     sessions_along,
 )
 from simulators.serving.demand.prefixes import Prefixes
@@ -34,16 +37,18 @@ DEFAULT_OUTPUT = 16
 def aiperf_sessions(rows: Rows) -> SessionTraces:
     """Return the sessions of AIPerf inputs; delays are those between turns."""
     if "data" in rows[0][1]:
-        groups = rows[0][1]["data"]
-        if not isinstance(groups, list) or not groups:
-            raise MalformedError("'data' must be a list of at least one session")
+        groups = list_of(rows[0][1], "data", "line 1")
+        if not groups:
+            raise MalformedError("line 1: 'data' must be a list of at least one session")
+        if len(rows) > 1:
+            raise MalformedError(f"line {rows[1][0]}: nothing may follow the object with 'data'")
         named = [(f"session {i + 1}", group) for i, group in enumerate(groups)]
     else:
         named = [(f"line {number}", row) for number, row in rows]
     trees, texts = [], []
     for where, group in named:
-        turns = group.get("payloads", group.get("turns"))
-        if not isinstance(turns, list) or not turns:
+        turns = list_of(group, "payloads" if "payloads" in group else "turns", where)
+        if not turns:
             raise MalformedError(
                 f"{where}: 'payloads' or 'turns' must be a list of at least one turn"
             )
@@ -60,7 +65,7 @@ def aiperf_sessions(rows: Rows) -> SessionTraces:
             prompt = max(1.0, _characters(said) / CHARACTERS_PER_TOKEN)
             req = tree.add(0, 0.0, 0.0, prompt, output or DEFAULT_OUTPUT)
             if place:
-                delay_s = float(turn.get("delay", 0.0) or 0.0) / 1e3
+                delay_s = optional_number(turn, "delay", at) / 1e3
                 tree.edges.append((req - 1, req, False, delay_s))
         trees.append(tree)
     found = sessions_along(trees, _text_paths(trees, texts), np.arange(len(trees)))
@@ -79,9 +84,9 @@ def _text(turn: Mapping[str, Any], where: str) -> str:
             raise MalformedError(f"{where}: '{name}' is not modelled; only texts are")
     said = turn.get("text", turn.get("texts"))
     if isinstance(said, list):
-        said = "".join(map(str, said))
+        said = "".join(list_of({"texts": said}, "texts", where, str))
     if not isinstance(said, str):
-        raise MalformedError(f"{where}: 'text' is missing")
+        raise MalformedError(f"{where}: 'text' is missing or no text")
     return said
 
 
@@ -96,15 +101,21 @@ def _messages(row: Mapping[str, Any], where: str) -> list[tuple[str, str]]:
         if not isinstance(message, dict) or "role" not in message:
             raise MalformedError(f"{where}: 'messages' must be a list of objects with a role")
         content = message.get("content") or ""
+        if isinstance(content, list):
+            list_of(message, "content", where)
+        elif not isinstance(content, str):
+            raise MalformedError(f"{where}: 'content' must be a text or a list of objects")
         for part in content if isinstance(content, list) else ():
             if part.get("type") not in ("text", "input_text", "output_text"):
                 raise MalformedError(
                     f"{where}: a part of type '{part.get('type')}' is not modelled"
                 )
+            if not isinstance(part.get("text", ""), str):
+                raise MalformedError(f"{where}: 'text' of a part must be a text")
         if isinstance(content, list):
             content = "".join(part.get("text", "") for part in content)
         calls = json.dumps(message["tool_calls"]) if message.get("tool_calls") else ""
-        said.append((str(message["role"]), str(content) + calls))
+        said.append((str(message["role"]), content + calls))
     return said
 
 
@@ -143,13 +154,13 @@ def openai_sessions(rows: Rows) -> SessionTraces:
     texts: dict[str, list[list[tuple[str, str]]]] = {}
     for number, row in rows:
         where = f"line {number}"
-        asked = row.get("body") or row.get("request") or row
-        answer = row.get("response") or row
-        answer = answer.get("body") or answer
-        if isinstance(asked, dict) and int(asked.get("n") or 1) > 1:
+        asked = object_of(row, "body", where) or object_of(row, "request", where) or row
+        answer = object_of(row, "response", where) or row
+        answer = object_of(answer, "body", where) or answer
+        if optional_number(asked, "n", where) > 1:
             raise MalformedError(f"{where}: n is {asked['n']}; several answers are not modelled")
         said = _messages(asked, where)
-        usage = answer.get("usage") or row.get("usage") or {}
+        usage = object_of(answer, "usage", where) or object_of(row, "usage", where)
         prompt = _characters(said) / CHARACTERS_PER_TOKEN
         if "prompt_tokens" in usage:
             prompt = number_of(usage, "prompt_tokens", where, least=1)
@@ -159,8 +170,9 @@ def openai_sessions(rows: Rows) -> SessionTraces:
         elif _limit_name(asked):
             output = number_of(asked, _limit_name(asked), where, least=1)
         start_s = _time_s(row, answer, where)
-        took_s = float(row.get("latency_s", row.get("duration_s", 0.0)) or 0.0)
-        metadata = asked.get("metadata") or row.get("metadata") or {}
+        took = "latency_s" if "latency_s" in row else "duration_s"
+        took_s = optional_number(row, took, where)
+        metadata = object_of(asked, "metadata", where) or object_of(row, "metadata", where)
         key = str(row.get("session_id") or metadata.get("session_id") or where)
         tree = trees.setdefault(key, RecordedSession(key))
         req = tree.add(0, start_s, start_s + took_s, max(1.0, prompt), output)
@@ -192,6 +204,6 @@ def _time_s(row: Mapping[str, Any], answer: Mapping[str, Any], where: str) -> fl
                 return datetime.fromisoformat(value).timestamp()
             except ValueError as error:
                 raise MalformedError(f"{where}: '{name}' is '{value}', not a time") from error
-        if isinstance(value, int | float):
-            return float(value)
+        if value is not None:
+            return number_of(source, name, where)
     raise MalformedError(f"{where}: 'timestamp', 'start_time' or 'created' is needed")

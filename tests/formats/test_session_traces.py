@@ -5,10 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from formats.session_traces import sessions_of
 from simulators.core.errors import UserError
@@ -126,7 +129,7 @@ def test_weka_background_agent_is_not_joined(tmp_path: Path) -> None:
         ({"requests": [{"t": 0, "type": "n", "in": 8}]}, "request 1: 'out' is missing"),
         (
             {"requests": [{"t": 0, "type": "n", "in": 8, "out": 1, "hash_ids": [1]}]},
-            "request 1 of the session has 1 hash_ids for 8 tokens",
+            "line 1, request 1: 'hash_ids' has 1 entries for a prompt of 8 tokens; one for each",
         ),
         (
             {
@@ -135,7 +138,7 @@ def test_weka_background_agent_is_not_joined(tmp_path: Path) -> None:
                     {"t": 1, "type": "n", "in": 8, "out": 1, "hash_ids": [3, 2]},
                 ]
             },
-            "2 follows different blocks",
+            "line 1, request 2: .* 2 follows different blocks",
         ),
     ],
 )
@@ -283,6 +286,89 @@ def test_dynamo_child_session_is_spawned_and_joined(tmp_path: Path, tools: list[
     assert hits(found) == [0, 0, 4, 4]
 
 
+def changed(value: Any, place: str, to: Any) -> Any:
+    """Return a copy of an object with another value at a dotted place; `...` removes it."""
+    found = json.loads(json.dumps(value))
+    *path, last = [int(key) if key.isdigit() else key for key in place.split(".")]
+    inner = found
+    for key in path:
+        inner = inner[key]
+    if to is ...:
+        del inner[last]
+    else:
+        inner[last] = to
+    return found
+
+
+@pytest.mark.parametrize(
+    ("place", "to", "message"),
+    [
+        ("event", "text", "line 2: 'event' is 'text'; an object is needed"),
+        ("event.schema", "dynamo.request.trace.v9", "line 2: schema 'dynamo.request.trace.v9'"),
+        ("event.request", [], r"line 2: 'request' is \[\]; an object is needed"),
+        ("event.request.replay", ..., "line 2: 'trace_block_size' is missing; a number of at leas"),
+        ("event.request.replay.trace_block_size", 8, "line 2: trace_block_size is 8; that of"),
+        ("event.request.replay.input_length", -4, "line 2: 'input_length' is -4; a number of at"),
+        (
+            "event.request.replay.input_sequence_hashes",
+            [1],
+            "line 2: 'input_sequence_hashes' has 1 entries for a prompt of 8 tokens; one for each",
+        ),
+        (
+            "event.request.replay.input_sequence_hashes",
+            ["a", "b"],
+            "line 2: 'input_sequence_hashes' must be a list of whole numbers",
+        ),
+        (
+            "event.request.replay.input_sequence_hashes",
+            [3, 1],
+            "line 2: hash_ids must cover a block and all blocks before it; 1 follows different",
+        ),
+        ("event.request.output_tokens", ..., "line 2: 'output_tokens' is missing; a number of at"),
+        ("event.request.total_time_ms", "5", "line 2: 'total_time_ms' is '5'; a number of at leas"),
+        ("event.request.request_id", "r1", "line 2: 'request_id' is missing or occurs twice"),
+        ("event.request.request_id", None, "line 2: 'request_id' is missing or occurs twice"),
+        ("event.agent_context", "root", "line 2: 'agent_context' is 'root'; an object is needed"),
+        ("event.agent_context", {"x": 1}, "line 2: 'agent_context' needs a session_id"),
+        ("event.agent_context.parent_session_id", "root", "session 'root' is its own parent"),
+    ],
+)
+def test_malformed_dynamo_event_is_refused(
+    tmp_path: Path, place: str, to: Any, message: str
+) -> None:
+    good = ended("r1", "root", 0, 1, 1), ended("r2", "root", 9, 1, 1, 2)
+    read(tmp_path, *good)
+    with pytest.raises(UserError, match=f"trace '.*trace.jsonl', {message}"):
+        read(tmp_path, good[0], changed(good[1], place, to))
+
+
+@pytest.mark.parametrize(
+    ("place", "to", "message"),
+    [
+        ("tool.claude.source_request_id", ..., "line 3: the tool has no source_request_id"),
+        ("tool.claude.source_request_id", "r9", "line 3: request 'r9' is not in the file"),
+        ("tool.claude.consumer_request_id", "r9", "line 3: request 'r9' is not in the file"),
+        ("tool.claude", 5, "line 3: 'claude' is 5; an object is needed"),
+    ],
+)
+def test_malformed_dynamo_tool_is_refused(
+    tmp_path: Path, place: str, to: Any, message: str
+) -> None:
+    events = (
+        ended("r1", "root", 0, 1, 1),
+        ended("c1", "child", 2, 1, 7, parent_session_id="root"),
+        changed(TOOL, place, to),
+        ended("r2", "root", 9, 1, 1, 2),
+    )
+    with pytest.raises(UserError, match=f"trace '.*trace.jsonl', {message}"):
+        read(tmp_path, *events)
+
+
+def test_dynamo_trace_without_requests_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="line 1: no event is a request_end"):
+        read(tmp_path, TOOL)
+
+
 def test_dynamo_trace_with_and_without_context_is_refused(tmp_path: Path) -> None:
     plain = ended("r2", "root", 9, 1, 1)
     del plain["event"]["agent_context"]
@@ -308,6 +394,131 @@ def test_aiperf_turns_share_the_messages_before_them(tmp_path: Path) -> None:
     assert hits(found) == [0, 10]
     with pytest.raises(UserError, match="turn 1: 'images' is not modelled"):
         read(tmp_path, {"turns": [{"text": "x", "images": ["picture.png"]}]})
+
+
+AIPERF = {
+    "session_id": "two",
+    "turns": [{"text": "x" * 40}, {"texts": ["y", "z"], "delay": 1500, "max_tokens": 3}],
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "to", "message"),
+    [
+        ("turns", [], "line 2: 'payloads' or 'turns' must be a list of at least one turn"),
+        ("turns", "text", "line 2: 'turns' must be a list of objects"),
+        ("turns.1", "text", "line 2: 'turns' must be a list of objects"),
+        ("turns.0.text", ..., "line 2, turn 1: 'text' is missing or no text"),
+        ("turns.0.text", 7, "line 2, turn 1: 'text' is missing or no text"),
+        ("turns.1.texts", ["y", 7], "line 2, turn 2: 'texts' must be a list of texts"),
+        ("turns.1.image", "a.png", "line 2, turn 2: 'image' is not modelled; only texts are"),
+        ("turns.1.delay", "soon", "line 2, turn 2: 'delay' is 'soon'; a number of at least 0"),
+        ("turns.1.delay", -1, "line 2, turn 2: 'delay' is -1; a number of at least 0"),
+        ("turns.1.max_tokens", 0, "line 2, turn 2: 'max_tokens' is 0; a number of at least 1"),
+        ("turns.1.messages", "hello", "line 2, turn 2: 'messages' must be a list of objects with"),
+        ("turns.1.messages", [{}], "line 2, turn 2: 'messages' must be a list of objects with"),
+        ("turns.1.prompt", ["a"], "line 2, turn 2: 'messages' or a text 'prompt' is needed"),
+    ],
+)
+def test_malformed_line_of_aiperf_is_refused(
+    tmp_path: Path, place: str, to: Any, message: str
+) -> None:
+    read(tmp_path, AIPERF, AIPERF)
+    with pytest.raises(UserError, match=f"trace '.*trace.jsonl', {message}"):
+        read(tmp_path, AIPERF, changed(AIPERF, place, to))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ([], "line 1: 'data' must be a list of at least one session"),
+        ("sessions", "line 1: 'data' must be a list of objects"),
+        ([{"session_id": "a"}], "session 1: 'payloads' or 'turns' must be a list of at least one"),
+        ([{"payloads": ["hello"]}], "session 1: 'payloads' must be a list of objects"),
+    ],
+)
+def test_malformed_inputs_of_aiperf_are_refused(tmp_path: Path, data: Any, message: str) -> None:
+    with pytest.raises(UserError, match=f"trace '.*inputs.json', {message}"):
+        read(tmp_path, {"data": data}, name="inputs.json")
+    with pytest.raises(UserError, match="line 2: nothing may follow the object with 'data'"):
+        read(tmp_path, {"data": [AIPERF]}, AIPERF)
+
+
+LOGGED = {
+    "timestamp": 10.0,
+    "session_id": "s",
+    "request": {"messages": [{"role": "user", "content": "a" * 300}], "max_tokens": 9},
+    "response": {"usage": {"prompt_tokens": 100, "completion_tokens": 9}},
+    "latency_s": 1.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "to", "message"),
+    [
+        ("timestamp", ..., "line 2: 'timestamp', 'start_time' or 'created' is needed"),
+        ("timestamp", "noon", "line 2: 'timestamp' is 'noon', not a time"),
+        ("timestamp", [], r"line 2: 'timestamp' is \[\]; a number of at least 0"),
+        ("timestamp", 9.0, "line 2: it begins before the earlier request of its session"),
+        ("latency_s", "1 s", "line 2: 'latency_s' is '1 s'; a number of at least 0"),
+        ("request", "text", "line 2: 'request' is 'text'; an object is needed"),
+        ("request.messages", ..., "line 2: 'messages' or a text 'prompt' is needed"),
+        ("request.messages", {}, "line 2: 'messages' must be a list of objects with a role"),
+        ("request.messages.0.role", ..., "line 2: 'messages' must be a list of objects with a"),
+        ("request.messages.0.content", 7, "line 2: 'content' must be a text or a list of objects"),
+        ("request.messages.0.content", ["a"], "line 2: 'content' must be a list of objects"),
+        (
+            "request.messages.0.content",
+            [{"type": "text", "text": 7}],
+            "line 2: 'text' of a part must be a text",
+        ),
+        ("request.n", 2, "line 2: n is 2; several answers are not modelled"),
+        ("request.n", "2", "line 2: 'n' is '2'; a number of at least 0"),
+        ("response", "text", "line 2: 'response' is 'text'; an object is needed"),
+        ("response.usage", [1], r"line 2: 'usage' is \[1\]; an object is needed"),
+        ("response.usage.prompt_tokens", 0, "line 2: 'prompt_tokens' is 0; a number of at leas"),
+        ("response.usage.completion_tokens", "9", "line 2: 'completion_tokens' is '9'; a numbe"),
+        ("request.metadata", "s", "line 2: 'metadata' is 's'; an object is needed"),
+    ],
+)
+def test_malformed_line_of_an_openai_log_is_refused(
+    tmp_path: Path, place: str, to: Any, message: str
+) -> None:
+    read(tmp_path, LOGGED, LOGGED)
+    with pytest.raises(UserError, match=f"trace '.*trace.jsonl', {message}"):
+        read(tmp_path, LOGGED, changed(LOGGED, place, to))
+
+
+PLACES = [
+    *[(PLAY, place) for place in ("id", "requests.0", "requests.1.t", "requests.1.requests.0.t")],
+    *[(PLAY, f"requests.0.{name}") for name in ("t", "in", "out", "hash_ids", "api_time")],
+    *[(PLAY, f"requests.1.{name}") for name in ("requests", "duration_ms", "status")],
+    *[(AIPERF, place) for place in ("turns", "turns.0", "turns.1.delay", "turns.1.texts")],
+    *[(LOGGED, f"request.{name}") for name in ("messages", "max_tokens", "messages.0.content")],
+    *[(LOGGED, name) for name in ("timestamp", "session_id", "response", "latency_s")],
+    *[(ended("r", "s", 0, 1, 1), f"event.{name}") for name in ("request", "agent_context")],
+    *[(ended("r", "s", 0, 1, 1), f"event.request.{name}") for name in ("request_id", "replay")],
+]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("at"), inner),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=150)
+@given(st.sampled_from(PLACES), JSON)
+def test_any_value_is_read_or_refused_with_the_name_of_the_file(
+    where: tuple[Any, str], to: Any
+) -> None:
+    with TemporaryDirectory() as folder:
+        path = written(Path(folder), where[0], changed(where[0], where[1], to))
+        message = ""
+        try:
+            sessions_of(path)
+        except UserError as error:
+            message = str(error)
+    assert message.startswith(f"trace '{path}', " if message else "")
 
 
 def test_log_of_an_openai_server_counts_tokens_by_usage(tmp_path: Path) -> None:
@@ -342,8 +553,8 @@ def test_plain_traces_have_no_sessions(tmp_path: Path) -> None:
     assert sessions_of(written(tmp_path, plain)) is None
     with pytest.raises(UserError, match="has no rows"):
         sessions_of(written(tmp_path))
-    (tmp_path / "broken.jsonl").write_text("{")
-    with pytest.raises(UserError, match="cannot be read"):
+    (tmp_path / "broken.jsonl").write_text(json.dumps(LOGGED) + "\n{")
+    with pytest.raises(UserError, match=r"trace '.*broken.jsonl', line 2 cannot be read"):
         sessions_of(tmp_path / "broken.jsonl")
     with pytest.raises(UserError, match="is no object"):
         sessions_of(written(tmp_path, [plain], name="list.json"))
