@@ -35,14 +35,16 @@ class MalformedError(Exception):
 def number_of(row: Mapping[str, Any], name: str, where: str, *, least: float = 0.0) -> float:
     """Return a number of a row, which must be at least `least`."""
     value = row.get(name)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not least <= value < LARGEST:
+    found = -1.0
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST:
+        found = float(value)
+    if not found >= least:
         shown = "missing" if value is None else f"{value!r}"
         raise MalformedError(
             f"{where}: '{name}' is {shown}; a number of at least {least:g} and below {LARGEST:g} "
             "is needed"
         )
-    return float(value)
+    return found
 
 
 def optional_number(row: Mapping[str, Any], name: str, where: str) -> float:

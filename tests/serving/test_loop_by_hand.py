@@ -123,9 +123,11 @@ def test_earliest_replica_advances_to_the_next_event(
 ) -> None:
     state = before([arrival_s, arrival_s], replicas=3, clients=clients)
     state.ends[:, 0], state.pool[:, at.IN_FLIGHT] = ends_s, 1
+    state.finishes[:] = ends_s[: state.finishes.size]
     happened: list[object] = []
 
     def over() -> None:
+        state.finishes[:] = inf
         state.pool[:, at.IN_FLIGHT], state.clock[at.NEXT_LISTED] = 0, 2
 
     def advance(
@@ -135,7 +137,7 @@ def test_earliest_replica_advances_to_the_next_event(
         happened.append((who, until))
         over()
 
-    def route_arrivals(route: Any, state: ReplicaState, now: float) -> None:
+    def route_arrivals(route: Any, price: Any, state: ReplicaState, now: float) -> None:
         assert now == arrival_s
         happened.append("arrives")
         over()
@@ -171,7 +173,7 @@ def test_router_sees_waiting_running_and_just_routed_requests() -> None:
         seen.append((int(arrived), queued.tolist(), running.tolist(), draws.tolist()))
         return 1
 
-    assert loop.route_arrivals.py_func(route, state, 5.0) == 6
+    assert loop.route_arrivals.py_func(route, PRICE, state, 5.0) == 6
     draws = state.draws.tolist()
     assert seen == [(4, [5, 2], [3, 7], draws[0]), (5, [5, 3], [3, 7], draws[1])]
     assert state.request[:, at.REPLICA].tolist() == [1, 1, at.UNROUTED]
@@ -184,7 +186,7 @@ def test_released_request_is_routed_before_a_simultaneous_listed_one() -> None:
     state = before([5.0, 5.0, 0.0], clients=2)
     state.released[0], state.released_req[0], state.clock[at.HEAP_SIZE] = 5.0, 2, 1
     state.times[:, at.SERVICE] = -1.0  # all have passed the frontend
-    assert loop.route_arrivals.py_func(lambda *_: 0, state, 5.0) == 3
+    assert loop.route_arrivals.py_func(lambda *_: 0, PRICE, state, 5.0) == 3
     assert state.waiting[0, :3].tolist() == [2, 0, 1]
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from simulators.core.errors import UserError
 from simulators.core.folder import PACKAGE
-from simulators.serving.demand.prefixes import Prefixes
+from simulators.serving.demand.prefixes import ChainedPaths, Prefixes
 from simulators.serving.demand.requests import Requests, requests_of
 from simulators.serving.demand.session_graph import (
     OWN_NODE,
@@ -259,9 +259,8 @@ def test_drawn_sessions_have_the_published_statistics() -> None:
     assert share == pytest.approx(175 / 393, abs=0.07)
     hits = 0
     for one in found:
-        own = one.paths.nodes == OWN_NODE
-        nodes = np.where(own, one.paths.nodes.max() + 1 + np.cumsum(own), one.paths.nodes)
-        hits += Prefixes(nodes, one.paths.ends, one.paths.stops).max_prefix_hits().sum()
+        assert isinstance(one.paths, ChainedPaths)
+        hits += one.paths.expanded().max_prefix_hits().sum()
     assert hits / prompt.sum() == pytest.approx(0.983, abs=0.006)
 
 

@@ -98,6 +98,68 @@ class Prefixes:
         return np.concatenate([np.zeros(1, np.int64), self.stops[:-1]])
 
 
+@dataclass(frozen=True)
+class ChainedPaths:
+    """Paths of requests that continue earlier ones; nodes on the paths of many are stored once.
+
+    A chain is a list of nodes, each of which continues the one before. The path of a request is the
+    beginning of a chain and a node of its own. A session of n turns takes n steps, not n * n / 2.
+    """
+
+    nodes: Ints  # of all chains, one after another
+    ends: Ints  # tokens up to the end of each node
+    begins: Ints  # of each request: the first step of its chain
+    stops: Ints  # of each request: the end of its part of the chain
+    last_ends: Ints  # tokens of each request up to the end of its own node
+
+    def take(self, which: Ints) -> ChainedPaths:
+        """Return the paths of some requests, with all chains."""
+        return ChainedPaths(
+            self.nodes, self.ends, self.begins[which], self.stops[which], self.last_ends[which]
+        )
+
+    def own_nodes(self) -> Ints:
+        """Return the last node of each request's path."""
+        own_nodes: Ints = int(self.nodes.max(initial=-1)) + 1 + np.arange(self.begins.size)
+        return own_nodes
+
+    def expanded(self) -> Prefixes:
+        """Return the same paths, each stored apart.
+
+        >>> begins, stops, last_ends = np.array([0, 0]), np.array([1, 2]), np.array([9, 13])
+        >>> two = ChainedPaths(np.array([0, 1]), np.array([8, 12]), begins, stops, last_ends)
+        >>> two.expanded().nodes.tolist(), two.expanded().ends.tolist()
+        ([0, 2, 0, 1, 3], [8, 9, 8, 12, 13])
+        """
+        counts = self.stops - self.begins
+        rows, stops = _ranges(self.begins, counts), np.cumsum(counts)
+        return Prefixes(
+            np.insert(self.nodes[rows], stops, self.own_nodes()),
+            np.insert(self.ends[rows], stops, self.last_ends),
+            stops + np.arange(1, stops.size + 1),
+        )
+
+    def apart(self, group: Ints) -> Prefixes:
+        """Return the paths with nodes shared only within a group of requests."""
+        return self.expanded().apart(group)
+
+    def behind(self, system_tokens: int) -> ChainedPaths:
+        """Return the paths with the nodes of one system prompt in front of every chain."""
+        if system_tokens == 0:
+            return self
+        ends = np.append(np.arange(STRETCH, system_tokens, STRETCH), system_tokens)
+        chains = np.unique(self.begins)
+        first = int(self.nodes.max(initial=-1)) + 1
+        places, earlier = np.repeat(chains, ends.size), np.searchsorted(chains, self.begins)
+        return ChainedPaths(
+            np.insert(self.nodes, places, np.tile(first + np.arange(ends.size), chains.size)),
+            np.insert(self.ends + system_tokens, places, np.tile(ends, chains.size)),
+            self.begins + ends.size * earlier,
+            self.stops + ends.size * (earlier + 1),
+            self.last_ends + system_tokens,
+        )
+
+
 def own(tokens: Ints) -> Prefixes:
     """Return paths without shared nodes; `tokens` counts prompt and output of each request.
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.jit import Floats, Ints
-from simulators.serving.demand.prefixes import Prefixes, of_hashes, of_sessions, own
+from simulators.serving.demand.prefixes import ChainedPaths, Prefixes, of_hashes, of_sessions, own
 from simulators.serving.demand.session_graph import RequestGraph, SessionTraces, played
 from simulators.serving.demand.sessions import sessions_of
 from simulators.serving.demand.workloads import (
@@ -153,7 +153,7 @@ class Requests:
     stream_s: float = 0.0  # from engine to client, per running request, for every token
     session: Ints | None = None  # ascending; the `arrival_s` of a later turn is a think time
     routable: Ints | None = None  # the first so many replicas can receive the request; None: all
-    prefixes: Prefixes | None = None  # shared prefixes; None: none
+    prefixes: Prefixes | ChainedPaths | None = None  # shared prefixes; None: none
     graph: RequestGraph | None = None  # what each request waits for, in place of `arrival_s`
 
     def take(self, which: Ints) -> Requests:

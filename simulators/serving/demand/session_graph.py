@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats, Ints
-from simulators.serving.demand.prefixes import Prefixes
+from simulators.serving.demand.prefixes import ChainedPaths, Prefixes
 
 Bools = NDArray[np.bool_]
 
@@ -99,7 +99,7 @@ def hashed_paths(
     )
 
 
-def grown_paths(stream: Ints, prompt: Ints, output: Ints, fresh: Bools) -> Prefixes:
+def grown_paths(stream: Ints, prompt: Ints, output: Ints, fresh: Bools) -> ChainedPaths:
     """Return the paths of streams whose prompts contain the prompts before them.
 
     A request that is `fresh` shares nothing with earlier requests: the first of a stream, or the
@@ -107,21 +107,16 @@ def grown_paths(stream: Ints, prompt: Ints, output: Ints, fresh: Bools) -> Prefi
 
     >>> fresh = np.array([True, False])
     >>> paths = grown_paths(np.array([0, 0]), np.array([8, 12]), np.array([2, 2]), fresh)
-    >>> paths.nodes.tolist(), paths.ends.tolist()
-    ([0, -1, 0, 1, -1], [8, 9, 8, 12, 13])
+    >>> paths.expanded().nodes.tolist(), paths.expanded().ends.tolist()
+    ([0, 2, 0, 1, 3], [8, 9, 8, 12, 13])
     """
-    history: dict[int, list[int]] = {}
-    nodes: list[int] = []
-    stops = []
-    for req, (own, is_fresh) in enumerate(zip(stream.tolist(), fresh.tolist(), strict=True)):
-        path = [] if is_fresh else history.get(own, [])
-        history[own] = [*path, req]
-        nodes += [*path, req, OWN_NODE]
-        stops.append(len(nodes))
-    found, ended = np.array(nodes), np.array(stops)
-    ends = np.append(prompt, 0)[found]
-    ends[ended - 1] = prompt + output - 1
-    return Prefixes(found, ends, ended)
+    order = np.argsort(stream, kind="stable")
+    is_first = fresh[order] | (np.diff(stream[order], prepend=-1) != 0)
+    place = np.arange(order.size)
+    first = np.maximum.accumulate(np.where(is_first, place, 0))
+    begins, stops = np.empty_like(order), np.empty_like(order)
+    begins[order], stops[order] = first, place + 1
+    return ChainedPaths(order, prompt[order], begins, stops, prompt + output - 1)
 
 
 @dataclass(frozen=True)
@@ -138,7 +133,7 @@ class SessionTrace:
     after: Ints  # of each edge: the request that is released
     on_dispatch: Bools  # of each edge: released when `before` is sent, not when it is answered
     delay_s: Floats  # of each edge
-    paths: Prefixes
+    paths: Prefixes | ChainedPaths
 
 
 @dataclass(frozen=True)
@@ -163,7 +158,7 @@ def ordered_session(
     name: str,
     columns: dict[str, Any],
     edges: Sequence[tuple[int, int, bool, float]],
-    paths: Prefixes,
+    paths: Prefixes | ChainedPaths,
 ) -> SessionTrace:
     """Return a session with its requests sorted so that causes come before their effects.
 
@@ -301,7 +296,7 @@ class PlayedSessions:
     play: Ints
     prompt_tokens: Ints
     output_tokens: Ints
-    paths: Prefixes
+    paths: Prefixes | ChainedPaths
     graph: RequestGraph
 
 
@@ -422,20 +417,11 @@ def played(
     first_gate, window = count, count + 2 * len(plays)
     edges = _Edges()
     columns: list[tuple[Any, ...]] = []
-    nodes, ends, stops, warmups = [], [], [], []
-    offset = shared = steps = 0
+    warmups = []
+    offset = 0
     for number, play in enumerate(plays):
         session, rows = sessions[play.session], play.rows
-        paths = session.paths.take(rows)
-        shift = shared if traces.private else 0
-        shared += int(session.paths.nodes.max(initial=-1)) + 1
-        nodes.append(np.where(paths.nodes >= 0, paths.nodes + shift, OWN_NODE))
         output = np.where(play.warmup, 1, session.output_tokens[rows])
-        at_end = paths.ends.copy()
-        at_end[paths.stops - 1] = session.prompt_tokens[rows] + output - 1
-        ends.append(at_end)
-        stops.append(paths.stops + steps)
-        steps += paths.nodes.size
         warmups.append(play.warmup)
         columns.append((np.full(rows.size, number), session.prompt_tokens[rows], output))
         _add_play(edges, session, play, offset, (first_gate + number, window))
@@ -459,10 +445,6 @@ def played(
     if not is_warmup.any():
         opened, opened_s = np.append(opened, window), np.append(opened_s, 0.0)
     play_of, prompt, output = (np.concatenate(column) for column in zip(*columns, strict=True))
-    all_nodes = np.concatenate(nodes)
-    own = all_nodes == OWN_NODE
-    largest = int(all_nodes.max(initial=-1)) + 1
-    all_nodes[own] = largest + np.arange(int(own.sum()))
     graph = RequestGraph(
         gate_kind=kinds,
         pending=pending,
@@ -480,8 +462,63 @@ def played(
         & ~np.isin(play_of, play_of[is_warmup]),
         requests_per_session=traces.requests() / len(sessions),
     )
-    paths = Prefixes(all_nodes, np.concatenate(ends), np.concatenate(stops))
+    last_ends = prompt + output - 1
+    parts = [sessions[play.session].paths for play in plays]
+    rows_of = [play.rows for play in plays]
+    chains = [part for part in parts if isinstance(part, ChainedPaths)]
+    paths = (
+        _chained(chains, rows_of, last_ends)
+        if traces.private and len(chains) == len(parts)
+        else _listed(parts, rows_of, last_ends, is_private=traces.private)
+    )
     return PlayedSessions(play_of, prompt, output, paths, graph)
+
+
+def _chained(
+    parts: Sequence[ChainedPaths], rows_of: Sequence[Ints], last_ends: Ints
+) -> ChainedPaths:
+    """Return the paths of the played rows of sessions, which share no prefix."""
+    nodes, shared = [], 0
+    for part in parts:
+        nodes.append(part.nodes + shared)
+        shared += int(part.nodes.max(initial=-1)) + 1
+    starts = np.cumsum([0, *(part.nodes.size for part in parts[:-1])])
+    begins, stops = (
+        np.concatenate(
+            [
+                getattr(part, name)[rows] + start
+                for part, rows, start in zip(parts, rows_of, starts, strict=True)
+            ]
+        )
+        for name in ("begins", "stops")
+    )
+    ends = np.concatenate([part.ends for part in parts])
+    return ChainedPaths(np.concatenate(nodes), ends, begins, stops, last_ends)
+
+
+def _listed(
+    parts: Sequence[Prefixes | ChainedPaths],
+    rows_of: Sequence[Ints],
+    last_ends: Ints,
+    *,
+    is_private: bool,
+) -> Prefixes:
+    """Return the paths of the played rows of sessions, each stored apart."""
+    nodes, ends, stops = [], [], []
+    shared = steps = 0
+    for part, rows in zip(parts, rows_of, strict=True):
+        whole = part.expanded() if isinstance(part, ChainedPaths) else part
+        paths = whole.take(rows)
+        nodes.append(np.where(paths.nodes >= 0, paths.nodes + shared * is_private, OWN_NODE))
+        shared += int(whole.nodes.max(initial=-1)) + 1
+        ends.append(paths.ends)
+        stops.append(paths.stops + steps)
+        steps += paths.nodes.size
+    all_nodes, all_ends, all_stops = map(np.concatenate, (nodes, ends, stops))
+    own = all_nodes == OWN_NODE
+    all_nodes[own] = int(all_nodes.max(initial=-1)) + 1 + np.arange(int(own.sum()))
+    all_ends[all_stops - 1] = last_ends
+    return Prefixes(all_nodes, all_ends, all_stops)
 
 
 def _add_play(

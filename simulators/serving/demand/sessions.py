@@ -209,7 +209,7 @@ class _Drawing:
     def session(self, number: int) -> SessionTrace:
         """Return a session by its number."""
         draw = np.random.default_rng([self.seed, number])
-        known, agents = self.known, self.known.sub_agents
+        agents = self.known.sub_agents
         turns = self._one("turns", draw)
         groups: dict[int, int] = {}
         if draw.random() < agents.share and turns > 1:
@@ -218,64 +218,74 @@ class _Drawing:
                 groups[place] = self._one("sub_agents.fan_out", draw)
         rows: dict[str, list[Any]] = {name: [] for name in (*_COLUMNS, "fresh")}
         edges: list[tuple[int, int, bool, float]] = []
-
-        def turn(agent: int, start_s: float, prompt: int, is_fresh: bool) -> int:
-            output = self._one("output", draw)
-            end_s = start_s + known.first_token_s + known.token_s * output
-            for name, value in zip(
-                rows, (start_s, end_s, agent, prompt, output, is_fresh), strict=True
-            ):
-                rows[name].append(value)
-            return len(rows["start_s"]) - 1
-
-        def chain(agent: int, count: int, first: int, start_s: float, prefix: str) -> list[int]:
-            """Add the turns of a sub-agent."""
-            found = [turn(agent, start_s, first, True)]
-            for _ in range(count - 1):
-                found.append(self._next(rows, edges, turn, found[-1], agent, prefix, draw))
-            return found
-
-        streams, last = 0, turn(0, 0.0, self._one("prompt", draw), True)
-        for place in range(turns - 1):
+        streams, place = 0, 0
+        last = self._add(rows, 0, 0.0, self._one("prompt", draw), self._one("output", draw))
+        starts = sorted(groups)
+        while place < turns - 1:
             joined = []
             begin_s = rows["end_s"][last]
             for _ in range(groups.get(place, 0)):
                 streams += 1
                 count, first = (self._one(f"sub_agents.{n}", draw) for n in ("turns", "prompt"))
-                mine = chain(streams, count, first, begin_s, "sub_agents.")
-                edges.append((last, mine[0], False, 0.0))
-                joined.append(mine[-1])
-            before = last
-            last = self._next(rows, edges, turn, before, 0, "", draw, joined)
+                mine = self._add(rows, streams, begin_s, first, self._one("output", draw))
+                joined.append(self._chain(rows, edges, [mine], count - 1, streams, draw))
+                edges.append((last, mine, False, 0.0))
+            later = [start for start in starts if start > place]
+            count = min([*later, turns - 1]) - place
+            last = self._chain(rows, edges, joined or [last], count, 0, draw, before=last)
+            place += count
         fresh = np.array(rows.pop("fresh"), bool)
         own, prompt, output = (np.array(rows[name], np.int64) for name in _COLUMNS[2:])
         paths = grown_paths(own, prompt, output, fresh)
         return ordered_session(f"session {number + 1}", rows, edges, paths)
 
-    def _next(
+    def _add(
+        self,
+        rows: dict[str, list[Any]],
+        agent: int,
+        start_s: float,
+        prompt: int,
+        output: int,
+        is_fresh: bool = True,
+    ) -> int:
+        """Add a turn and return its request."""
+        end_s = start_s + self.known.first_token_s + self.known.token_s * output
+        for name, value in zip(
+            rows, (start_s, end_s, agent, prompt, output, is_fresh), strict=True
+        ):
+            rows[name].append(value)
+        return len(rows["start_s"]) - 1
+
+    def _chain(
         self,
         rows: dict[str, list[Any]],
         edges: list[tuple[int, int, bool, float]],
-        turn: Any,
-        before: int,
+        waits: list[int],
+        count: int,
         agent: int,
-        prefix: str,
         draw: np.random.Generator,
-        joined: list[int] | None = None,
+        before: int | None = None,
     ) -> int:
-        """Add the next turn of an agent, after a gap and after the sub-agents it joins."""
+        """Add later turns of an agent, each after a gap; return the last request.
+
+        The first of them waits for the requests `waits` and continues the turn `before`, or the
+        first of `waits`.
+        """
         gaps = self.known.sub_agents.gap_s if agent else self.known.gap_s
-        gap_s = float(gaps.at(draw.random(1))[0])
-        prompt = rows["prompt_tokens"][before] + rows["output_tokens"][before]
-        prompt += self._one(f"{prefix}growth", draw)
-        is_fresh = prompt > self.known.context_limit
-        if is_fresh:
-            prompt = self.known.summary_tokens
-        waits = joined or [before]
-        start_s = max(rows["end_s"][i] for i in waits) + gap_s
-        req = int(turn(agent, start_s, prompt, is_fresh))
-        edges.extend((i, req, False, gap_s) for i in waits)
-        return req
+        growth = self.of["sub_agents.growth" if agent else "growth"]
+        drawn = draw.random((count, 3))
+        columns = gaps.at(drawn[:, 0]), growth.at(drawn[:, 1]), self.of["output"].at(drawn[:, 2])
+        last = waits[0] if before is None else before
+        for gap_s, grown, output in zip(*(column.tolist() for column in columns), strict=True):
+            prompt = rows["prompt_tokens"][last] + rows["output_tokens"][last] + int(grown)
+            is_fresh = prompt > self.known.context_limit
+            if is_fresh:
+                prompt = self.known.summary_tokens
+            start_s = max(rows["end_s"][i] for i in waits) + gap_s
+            last = self._add(rows, agent, start_s, prompt, int(output), is_fresh)
+            edges.extend((i, last, False, gap_s) for i in waits)
+            waits = [last]
+        return last
 
     def _one(self, name: str, draw: np.random.Generator) -> int:
         return int(self.of[name].at(draw.random(1))[0])

@@ -31,6 +31,7 @@ from simulators.serving.engine.kv_tiers import (
     load_blocks,
     release_to_tiers,
     starts_load,
+    step_of,
     unlink,
     write_back,
 )
@@ -81,7 +82,8 @@ def cached_tokens(limits: Ints, pool: Ints, request: Ints, tree: Ints, req: int)
         return 0
     evict_overwritten(limits, pool, tree)
     found, on_gpu, tiers, page = 0, 0, limits[at.NUM_TIERS] > 0, limits[at.PAGE_BLOCKS]
-    for k in range(request[req, at.PATH], request[req, at.PATH_END]):
+    for place in range(request[req, at.PATH], request[req, at.PATH_END]):
+        k = step_of(request, req, place)
         node, size = row_of(pool, tree, k), tree[k, at.END] - found
         held = tree[node, at.CACHED_BLOCKS]
         if on_gpu == found:
@@ -115,7 +117,8 @@ def renew_view(limits: Ints, pool: Ints, tree: Ints) -> int:
 def seen_tokens(limits: Ints, pool: Ints, request: Ints, tree: Ints, req: int) -> int:
     """Return the tokens of a prompt that are cached in the router's view."""
     found, column = 0, limits[at.SEEN_COLUMN]
-    for k in range(request[req, at.PATH], request[req, at.PATH_END]):
+    for place in range(request[req, at.PATH], request[req, at.PATH_END]):
+        k = step_of(request, req, place)
         size = tree[k, at.END] - found
         held = tree[row_of(pool, tree, k), column]
         found += min(held, size)
@@ -132,7 +135,8 @@ def blocks_held(pool: Ints, request: Ints, tree: Ints, req: int, most: int) -> i
     Nodes after the first `most` blocks do not count.
     """
     held = 0
-    for k in range(request[req, at.PATH], request[req, at.PATH_END]):
+    for place in range(request[req, at.PATH], request[req, at.PATH_END]):
+        k = step_of(request, req, place)
         if tree[k, at.END] > held:
             if held >= most or tree[row_of(pool, tree, k), at.REF_COUNT] == 0:
                 break
@@ -159,7 +163,8 @@ def acquire_prefix(
     if cached == 0:
         return 0
     here = 0
-    for k in range(begin, stop):
+    for place in range(begin, stop):
+        k = step_of(request, req, place)
         node, size = row_of(pool, tree, k), tree[k, at.END] - before
         held = tree[node, at.CACHED_BLOCKS]
         if size > 0 and before * limits[at.BLOCK] >= cached:
@@ -204,11 +209,12 @@ def cache_blocks(limits: Ints, pool: Ints, request: Ints, tree: Ints, req: int, 
     begin, stop = request[req, at.PATH], request[req, at.PATH_END]
     filled = tokens // limits[at.BLOCK]
     while begin + request[req, at.HELD_NODES] < stop:
-        k = begin + request[req, at.HELD_NODES]
+        place = begin + request[req, at.HELD_NODES]
+        k = step_of(request, req, place)
         if tree[k, at.END] > filled:
             break
         node = row_of(pool, tree, k)
-        size = tree[k, at.END] - (tree[k - 1, at.END] if k > begin else 0)
+        size = tree[k, at.END] - (tree[place - 1, at.END] if place > begin else 0)
         request[req, at.HELD_NODES] += 1
         if size == 0:
             continue
@@ -251,12 +257,13 @@ def release_path(limits: Ints, pool: Ints, request: Ints, tree: Ints, req: int) 
     cache_blocks(limits, pool, request, tree, req, tokens)
     evict_overwritten(limits, pool, tree)
     begin = request[req, at.PATH]
-    last = begin + request[req, at.HELD_NODES]
-    before = tree[last - 1, at.END] if last > begin else 0
+    place = begin + request[req, at.HELD_NODES]
+    last = step_of(request, req, place)
+    before = tree[step_of(request, req, place - 1), at.END] if place > begin else 0
     freed = request[req, at.BLOCKS] - before
     part = tokens // limits[at.BLOCK] - before
     if (
-        last < request[req, at.PATH_END]
+        place < request[req, at.PATH_END]
         and part > 0
         and tree[row_of(pool, tree, last), at.CACHED_BLOCKS] == 0
     ):
@@ -265,9 +272,10 @@ def release_path(limits: Ints, pool: Ints, request: Ints, tree: Ints, req: int) 
         pool[at.CACHED_FREE_BLOCKS] += part
         if limits[at.NUM_TIERS] > 0:
             release_to_tiers(limits, pool, tree, last, part)
-    for k in range(last - 1, begin - 1, -1):
+    for earlier in range(place - 1, begin - 1, -1):
+        k = step_of(request, req, earlier)
         node = row_of(pool, tree, k)
-        size = tree[k, at.END] - (tree[k - 1, at.END] if k > begin else 0)
+        size = tree[k, at.END] - (tree[earlier - 1, at.END] if earlier > begin else 0)
         if size > 0:
             tree[node, at.REF_COUNT] -= 1
             if limits[at.NUM_TIERS] > 0:

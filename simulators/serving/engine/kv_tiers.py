@@ -255,6 +255,14 @@ def blocks_in_tiers(limits: Ints, pool: Ints, tree: Ints, node: int) -> int:
     return held
 
 
+@kernel(i8(matrix(i8), i8, i8))
+def step_of(request: Ints, req: int, place: int) -> int:
+    """Return the row of `tree` with a step of a request's path; the last step has a row apart."""
+    if place == request[req, at.PATH_END] - 1:
+        return request[req, at.LAST_STEP]  # type: ignore[no-any-return]
+    return place
+
+
 @kernel(i8(*ACCOUNT, i8, i8, i8))
 def load_blocks(
     limits: Ints, pool: Ints, request: Ints, tree: Ints, req: int, first: int, end: int
@@ -265,7 +273,8 @@ def load_blocks(
     nothing is loaded, or only over the link to the host, as blocks to move before the batch.
     """
     before, ready_ns = 0, 0
-    for k in range(request[req, at.PATH], request[req, at.PATH_END]):
+    for place in range(request[req, at.PATH], request[req, at.PATH_END]):
+        k = step_of(request, req, place)
         if first >= end:
             break
         for tier in range(limits[at.NUM_TIERS]):

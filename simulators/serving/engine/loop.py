@@ -56,6 +56,12 @@ from simulators.serving.engine.kv_transfer import (
     send_waiting,
     start_kv_transfer,
 )
+from simulators.serving.engine.lookahead import (
+    catch_up,
+    mark_holder,
+    may_hold,
+    renew_finishes,
+)
 from simulators.serving.engine.replica import (
     OPTIONAL_FEATURES,
     PRICE,
@@ -87,21 +93,30 @@ def run(schedule: Any, route: Any, price: Any, state: ReplicaState) -> int:
     price of a batch is not a number.
     """
     pool, ends = state.pool, state.ends
-    closed = state.released.size > 0
+    closed, postpones = state.released.size > 0, state.finishes.size > 0
     while True:
         arrival = next_arrival(state)
         first, second, replica = inf, inf, -1
-        for r in range(pool.shape[0]):
-            if pool[r, at.IN_FLIGHT] > 0:
-                end = ends[r, state.in_flight[r, pool[r, at.OLDEST]]]
-                if end < first:
-                    first, second, replica = end, first, r
-                elif end < second:
-                    second = end
+        if postpones:
+            for r in range(state.finishes.size):
+                end = state.finishes[r]
+                if end < second:
+                    if end < first:
+                        first, second, replica = end, first, r
+                    else:
+                        second = end
+        else:
+            for r in range(pool.shape[0]):
+                if pool[r, at.IN_FLIGHT] > 0:
+                    end = ends[r, state.in_flight[r, pool[r, at.OLDEST]]]
+                    if end < first:
+                        first, second, replica = end, first, r
+                    elif end < second:
+                        second = end
         if arrival == inf and first == inf:
             break
         if arrival <= first:
-            route_arrivals(route, state, arrival)
+            route_arrivals(route, price, state, arrival)
             is_async = state.limits[at.ASYNC_SCHEDULING] == 1
             for r in range(pool.shape[0]):
                 if state.load[at.LOAD_CHANGED, r] > 0:
@@ -110,10 +125,14 @@ def run(schedule: Any, route: Any, price: Any, state: ReplicaState) -> int:
                         continue  # the engine waits for the end of a batch
                     form_batches(schedule, price, state, r, arrival)
                     start_waiting_transfers(state, r, arrival)
+                    if postpones:
+                        renew_finishes(state, r)
         else:
             # Ends at the same instant are processed in the order of replicas.
             until = min(arrival, np.nextafter(second, inf)) if closed else arrival
             advance(schedule, price, state, replica, until, closed)
+            if postpones:
+                renew_finishes(state, replica)
     unfinished = 0
     has_graph = state.graph.shape[0] > 0
     for req in range(state.times.shape[0]):
@@ -139,17 +158,13 @@ def next_arrival(state: ReplicaState) -> float:
     return listed
 
 
-@kernel(i8(pointer(ROUTE), STATE, f8))
-def route_arrivals(route: Any, state: ReplicaState, now: float) -> int:
+@kernel(i8(pointer(ROUTE), pointer(PRICE), STATE, f8))
+def route_arrivals(route: Any, price: Any, state: ReplicaState, now: float) -> int:
     """Route all requests that arrive now, in order; return the number of arrivals so far."""
     pool, load, clock = state.pool, state.load, state.clock
     for r in range(pool.shape[0]):
-        load[at.LOAD_WAITING, r] = (
-            pool[r, at.WAITING] + pool[r, at.NUM_SWAPPED] + pool[r, at.WAITING_KV]
-        )
-        load[at.LOAD_RUNNING, r] = pool[r, at.NUM_RUNNING]
         load[at.LOAD_CHANGED, r] = 0
-    rank = clock[at.ARRIVED]
+    rank, knows_load = clock[at.ARRIVED], False
     while next_arrival(state) == now:
         req = clock[at.NEXT_LISTED]
         if clock[at.HEAP_SIZE] > 0 and state.released[0] == now:
@@ -163,6 +178,13 @@ def route_arrivals(route: Any, state: ReplicaState, now: float) -> int:
             is_new = state.request[req, at.REPLICA] < 0 and state.times[req, at.SERVICE] >= 0.0
             if OPTIONAL_FEATURES and is_new and now > state.sending[at.SENDING_END_S]:
                 continue  # never sent
+        if not knows_load and state.times[req, at.SERVICE] < 0.0:
+            knows_load = True
+            for r in range(pool.shape[0]):
+                load[at.LOAD_WAITING, r] = (
+                    pool[r, at.WAITING] + pool[r, at.NUM_SWAPPED] + pool[r, at.WAITING_KV]
+                )
+                load[at.LOAD_RUNNING, r] = pool[r, at.NUM_RUNNING]
         if OPTIONAL_FEATURES and state.request[req, at.REPLICA] >= 0:
             if state.limits[at.LOADS_REQUEST] == 1 and state.request[req, at.REQUEST_LOADED_NS] > 0:
                 finish_load(state, req, now)
@@ -173,7 +195,7 @@ def route_arrivals(route: Any, state: ReplicaState, now: float) -> int:
             pass_frontend(state, req)
             continue
         if OPTIONAL_FEATURES and state.limits[at.PREFIX_CACHING] == 1:
-            lookup_prefixes(state, req, now)
+            lookup_prefixes(price, state, req, now)
         routable = state.request[req, at.ROUTABLE]
         queued, running, found = load[at.LOAD_WAITING], load[at.LOAD_RUNNING], load[at.LOAD_CACHED]
         replica = route(
@@ -185,6 +207,10 @@ def route_arrivals(route: Any, state: ReplicaState, now: float) -> int:
         )
         state.request[req, at.REPLICA] = replica
         state.request[req, at.ARRIVAL_ORDER] = rank
+        mark_holder(state, req, replica)
+        if state.finishes.size > 0:
+            begin, ranks = ranks_with(state, replica)
+            catch_up(price, state, begin, begin + ranks, now)
         update_integrals(pool[replica], state.gauge[replica], now)
         push_waiting(pool[replica], state.waiting[replica], req)
         load[at.LOAD_WAITING, replica] += 1
@@ -193,8 +219,8 @@ def route_arrivals(route: Any, state: ReplicaState, now: float) -> int:
     return clock[at.ARRIVED]  # type: ignore[no-any-return]
 
 
-@kernel(i8(STATE, i8, f8))
-def lookup_prefixes(state: ReplicaState, req: int, now: float) -> int:
+@kernel(i8(pointer(PRICE), STATE, i8, f8))
+def lookup_prefixes(price: Any, state: ReplicaState, req: int, now: float) -> int:
     """Write the cached thousandths of a prompt on each replica; return the replicas looked at.
 
     A router's view of the caches may be renewed only now and then: at the first arrival at which it
@@ -207,6 +233,11 @@ def lookup_prefixes(state: ReplicaState, req: int, now: float) -> int:
     if renews:
         clock[at.VIEWED_NS] = now_ns
     for r in range(num_replicas):
+        found[r] = 0
+        if not may_hold(state, req, r):
+            continue
+        if state.finishes.size > 0:
+            catch_up(price, state, r, r + 1, now)
         if renews:
             renew_view(state.limits, state.pool[r], state.tree)
         if age_ns > 0:

@@ -47,6 +47,7 @@ R = TypeVar("R")
     SWAPPED_BEFORE,
     PATH,
     PATH_END,
+    LAST_STEP,
     HELD_NODES,
     NUM_CACHED,
     ROUTABLE,
@@ -55,13 +56,14 @@ R = TypeVar("R")
     NUM_OUTPUT_PLACEHOLDERS,
     NUM_VERIFIED,
     GIVEN_PROMPT,
-) = range(19)
-REQUEST_COLUMNS = 19
+) = range(20)
+REQUEST_COLUMNS = 20
 """A preemption by recomputation moves generated tokens from OUTPUT to PROMPT, but GIVEN_PROMPT
 stays. NUM_COMPUTED counts
 computed tokens, of prompt and output. Requests that arrive together have the same ARRIVAL_ORDER.
 The end of a request releases SUCCESSOR. Swapped requests form a stack, linked by SWAPPED_BEFORE.
-PATH to PATH_END are the rows of `tree` with the request's path in the prefix tree; the request
+PATH to PATH_END are the rows of `tree` with the request's path in the prefix tree, except for the
+last step, which is in row LAST_STEP: paths can share the rows of their beginnings. The request
 holds references to the first HELD_NODES nodes. NUM_CACHED are the prompt tokens found in the prefix
 cache at the first admission. Routers choose among the first ROUTABLE replicas. With separate pools,
 PREFILL_REPLICA keeps the blocks until the KV transfer ends, and DECODE_BLOCKS are allocated on the
@@ -516,6 +518,8 @@ class ReplicaState(NamedTuple):
     crossings: IntMatrix  # requests that need a block, by iteration modulo the block size
     in_flight: IntMatrix  # ring of each replica's slots, in the order in which batches end
     ends: FloatMatrix  # when the batch of each slot ends
+    finishes: Floats  # before which no batch of a replica finishes; empty: repeats never wait
+    holders: IntMatrix  # replicas that may cache a node, if a path begins with it; empty: all
     stages: FloatMatrix  # when each pipeline stage is free
     draws: FloatMatrix  # uniform random numbers of each request and its session, for routers
     released: Floats  # heap of arrival times

@@ -11,15 +11,20 @@ from numpy.typing import NDArray
 
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats, Ints, Kernel
+from simulators.serving.demand.prefixes import ChainedPaths, Prefixes
 from simulators.serving.demand.prefixes import own as own_paths
 from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import Frontend
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.kv_transfer import INSTANT_LINK, KVLink
 from simulators.serving.engine.limits import ReplicaLimits, Scheduler
+from simulators.serving.engine.lookahead import WORD
 from simulators.serving.engine.loop import run
 from simulators.serving.engine.replica import GAP_BINS, LOG_COLUMNS, ReplicaState
-from simulators.serving.point import BELADY, LRU, SELECTIVE
+from simulators.serving.point import BACK, BELADY, LRU, SELECTIVE
+
+MAP_NORESERVE = 0x4000
+"""Linux's flag for pages that need not fit into memory; Python 3.13 names it in `mmap`."""
 
 N = TypeVar("N", np.int64, np.float64)
 
@@ -151,6 +156,14 @@ def initial_state(
         clock[at.HEAP_SIZE] = order.size
         heap[: order.size] = asked.graph.opened_s[order]
         heap_req[: order.size] = asked.graph.opened[order]
+    tree = _tree(own, allowed, asked, request, pool)
+    are_local = not any(tier.is_shared for tier in allowed.tiers)
+    is_written_back = bool(allowed.tiers) and allowed.write_policy == BACK
+    knows_holders = (
+        decoders is None and are_local and not is_written_back and not allowed.view_refresh_s
+    )
+    postpones = knows_holders and batches == 1 and not log_rows
+    postpones &= not allowed.num_draft_tokens and not allowed.loads_request
     ring = 1 << max(count - 1, 1).bit_length()
     slots = replicas * batches
     step = np.zeros((slots, at.STEP_COLUMNS))
@@ -176,6 +189,8 @@ def initial_state(
         crossings=np.zeros((slots, allowed.block_size), np.int64),
         in_flight=np.tile(np.arange(batches), (replicas, 1)),
         ends=np.zeros((replicas, batches)),
+        finishes=np.full(replicas if postpones and released else 0, np.inf),
+        holders=_sparse_zeros(int(own[0, at.TREE_ROWS]) * knows_holders, -(-replicas // WORD)),
         stages=np.zeros((replicas, stages)),
         draws=_draws(asked),
         released=heap,
@@ -183,7 +198,7 @@ def initial_state(
         clock=clock,
         gaps=np.zeros(GAP_BINS, np.int64),
         log=np.empty((log_rows, len(LOG_COLUMNS))),
-        tree=_tree(own, allowed, asked, request, pool),
+        tree=tree,
         shape=_side_by_side(shape, decoders.shape if decoders else None),
         table=_side_by_side(table, decoders.table if decoders else None),
         link=(decoders.link if decoders else INSTANT_LINK).vector(),
@@ -275,9 +290,18 @@ def _tree(own: Ints, allowed: ReplicaLimits, asked: Requests, request: Ints, poo
     if not allowed.prefix_caching:
         return np.zeros((0, at.TREE_COLUMNS), np.int64)
     shared = asked.prefixes or own_paths(asked.prompt_tokens + asked.output_tokens)
-    request[:, at.PATH_END] = shared.stops
-    request[1:, at.PATH] = shared.stops[:-1]
-    steps, rows = shared.nodes.size, int(shared.nodes.max()) + 2
+    if isinstance(shared, ChainedPaths) and allowed.eviction == BELADY:
+        shared = shared.expanded()  # the next use of a node differs by request
+    nodes, ends = shared.nodes, shared.ends
+    if isinstance(shared, ChainedPaths):
+        request[:, at.PATH], request[:, at.PATH_END] = shared.begins, shared.stops + 1
+        request[:, at.LAST_STEP] = nodes.size + np.arange(shared.begins.size)
+        nodes = np.concatenate([nodes, shared.own_nodes()])
+        ends = np.concatenate([ends, shared.last_ends])
+    else:
+        request[:, at.PATH_END], request[:, at.LAST_STEP] = shared.stops, shared.stops - 1
+        request[1:, at.PATH] = shared.stops[:-1]
+    steps, rows = nodes.size, int(nodes.max()) + 2
     pool[:, at.TREE_ROOT] = roots = steps + rows * np.arange(pool.shape[0])
     for tier, one in enumerate(allowed.tiers):
         pool[:, at.TIER_ROOT + tier] = roots[0] if one.is_shared else roots
@@ -291,8 +315,8 @@ def _tree(own: Ints, allowed: ReplicaLimits, asked: Requests, request: Ints, poo
         own[:, name], columns = columns, columns + 1
     own[:, at.TREE_ROWS], own[:, at.FIRST_ROOT] = rows, roots[0]
     tree = _sparse_zeros(steps + rows * roots.size, columns)
-    tree[:steps, at.NODE], tree[:steps, at.END] = shared.nodes, shared.ends // allowed.block_size
-    if allowed.eviction == BELADY:
+    tree[:steps, at.NODE], tree[:steps, at.END] = nodes, ends // allowed.block_size
+    if isinstance(shared, Prefixes) and allowed.eviction == BELADY:
         tree[:steps, at.NEXT_USE] = shared.next_uses()
     rings = [at.NEWER]
     if allowed.eviction == LRU:
@@ -313,7 +337,14 @@ def _sparse_zeros(rows: int, columns: int) -> Ints:
     """
     if rows * columns == 0 or not hasattr(mmap, "MADV_NOHUGEPAGE"):  # not on Linux
         return np.zeros((rows, columns), np.int64)
-    pages = mmap.mmap(-1, 8 * rows * columns, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+    try:
+        pages = mmap.mmap(-1, 8 * rows * columns, flags=flags)
+    except OSError as error:
+        raise UserError(
+            f"the prefix trees of all replicas need {8e-12 * rows * columns:,.0f} TB of addresses; "
+            "ask for fewer requests, or fewer replicas"
+        ) from error
     pages.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(pages, np.int64, rows * columns).reshape(rows, columns)
 
