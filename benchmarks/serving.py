@@ -12,6 +12,7 @@ import resource
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,7 @@ def main() -> None:
         *_mooncake(),
         _pools(),
         _agents(),
+        *_million(),
         _memory(),
         *_candidates(),
         *_pairs(),
@@ -212,16 +214,7 @@ def _pools() -> Check:
 def _agents() -> Check:
     """Check the lane-hours per CPU-minute of 128 lanes, with the drawing of their sessions."""
     lanes, needed = 128, 1_000.0
-    point = updated(
-        ServingPoint(model="deepseek_v4_pro", gpu="b200_sxm", requests=0, qps=None),
-        {
-            **{"scheduler": "vllm_v1", "router": "cache_aware", "replicas": 4},
-            **{"dtype": "fp8_block+w4a8", "kv_dtype": "fp8", "ep": 8, "attention_dp": 8},
-            **{"workload": "agentic", "sessions.duration_s": 3600.0},
-            **{"arrivals.process": "closed", "arrivals.clients": lanes},
-            **{"cache.prefix_caching": True, "cache.prefix_host_bytes": 3e11},
-        },
-    )
+    point = updated(_agents_on(4, lanes), {"requests": 0, "sessions.duration_s": 3600.0})
 
     def prepare(run: int) -> Callable[[], ServingMetrics]:
         seeded = updated(point, {"seed": run})
@@ -238,6 +231,49 @@ def _agents() -> Check:
         metrics.measured_requests or 0,
         "sessions drawn anew",
     )
+
+
+def _agents_on(replicas: int, lanes: int) -> ServingPoint:
+    """Return lanes of agents, drawn by the shipped statistics, on replicas of 8 GPUs.
+
+    DeepSeek-V4-Pro with data-parallel attention, prefix caches in HBM and in host memory, and a
+    router that knows the caches.
+    """
+    return updated(
+        ServingPoint(model="deepseek_v4_pro", gpu="b200_sxm", qps=None),
+        {
+            **{"scheduler": "vllm_v1", "router": "cache_aware", "replicas": replicas},
+            **{"dtype": "fp8_block+w4a8", "kv_dtype": "fp8", "ep": 8, "attention_dp": 8},
+            **{"workload": "agentic", "arrivals.process": "closed", "arrivals.clients": lanes},
+            **{"cache.prefix_caching": True, "cache.prefix_host_bytes": 3e11},
+        },
+    )
+
+
+def _million() -> Iterator[Check]:
+    """Yield the CPU time and the peak memory of a million requests of agents on 64 replicas.
+
+    All sessions are played once, from drawing them to all metrics, in a process of its own.
+    """
+    lanes, wanted = 2_048, 1_000_000
+    point = updated(_agents_on(64, lanes), {"requests": wanted, "seed": time.time_ns() % (1 << 31)})
+    with get_context("spawn").Pool(1) as pool:
+        count, spent, peak_mb = pool.apply(_served_alone, (point,))
+    name, note = "a million requests of agents on 512 B200", f"{lanes:,} lanes, 64 replicas"
+    yield Check(name, spent, "CPU-s", 120.0, spent <= 120.0, count, note)
+    yield Check(f"{name}: memory", peak_mb, "MB", 2_000.0, peak_mb <= 2_000.0, count, note)
+
+
+def _served_alone(point: ServingPoint) -> tuple[int, float, float]:
+    """Return the measured requests of a point, its CPU-seconds, and this process's peak in MB."""
+    SIMULATOR.warm_up()
+    few = updated(point, {"requests": 200, "arrivals.clients": 2, "replicas": 2})
+    run_of(few).metrics()  # loads the kernels
+    started = time.process_time()
+    metrics = run_of(point).metrics()
+    spent = time.process_time() - started
+    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return metrics.measured_requests or 0, spent, peak_kib * 1024 / 1e6
 
 
 def _memory() -> Check:

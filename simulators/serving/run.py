@@ -182,10 +182,10 @@ class PreparedRun:
             log_rows=log_rows,
             decoders=decoders,
         )
-        served = self.admitted
-        if served.graph is not None:  # requests beyond the time of sending are never sent
-            completed = np.flatnonzero(state.times[:, at.COMPLETED] >= 0.0)
-            served = _without_cut_sessions(served, state).take(completed)
+        state = state._replace(tree=state.tree[:0].copy())  # frees its memory
+        served, completed = self.admitted, state.times[:, at.COMPLETED] >= 0.0
+        if served.graph is not None and not completed.all():  # others were never sent
+            served = _without_cut_sessions(served, state).take(np.flatnonzero(completed))
             state = state._replace(request=state.request[completed], times=state.times[completed])
         if self.frontend != NO_SERVER:
             state = seen_by_clients(state)

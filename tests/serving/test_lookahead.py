@@ -112,7 +112,7 @@ def test_idle_replica_never_finishes() -> None:
 def test_prefix_is_looked_up_where_its_first_node_was_routed() -> None:
     request = np.zeros((2, at.REQUEST_COLUMNS), np.int64)
     request[1, at.PATH] = 1
-    tree = np.array([[1], [0]])
+    tree = np.array([[7, 0, 0, 1], [9, 0, 0, 0]])
     state: Any = SimpleNamespace(request=request, tree=tree, holders=np.zeros((2, 2), np.int64))
     state.holders[1, 1] = 1 << 3
     assert may_hold.py_func(state, 0, 35)

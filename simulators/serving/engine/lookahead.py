@@ -63,7 +63,7 @@ def may_hold(state: ReplicaState, req: int, replica: int) -> bool:
     """Return whether a replica may have cached the beginning of a prompt."""
     if state.holders.shape[0] == 0:
         return True
-    first = state.tree[state.request[req, at.PATH], at.NODE]
+    first = state.tree[state.request[req, at.PATH], at.HOLDERS_ROW]
     return state.holders[first, replica // WORD] >> (replica % WORD) & 1 > 0  # type: ignore[no-any-return]
 
 
@@ -71,7 +71,7 @@ def may_hold(state: ReplicaState, req: int, replica: int) -> bool:
 def mark_holder(state: ReplicaState, req: int, replica: int) -> int:
     """Mark a replica as one that may cache the prompt of a request; return the replica."""
     if state.holders.shape[0] > 0:
-        first = state.tree[state.request[req, at.PATH], at.NODE]
+        first = state.tree[state.request[req, at.PATH], at.HOLDERS_ROW]
         state.holders[first, replica // WORD] |= 1 << (replica % WORD)
     return replica
 

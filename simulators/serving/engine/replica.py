@@ -75,9 +75,10 @@ REQUEST_LOADED_NS, NUM_LOADED = REQUEST_COLUMNS, REQUEST_COLUMNS + 1
 """Columns behind the others, if the KV cache has tiers: when the blocks of an admitted request are
 loaded (0: nothing to wait for), and the tokens of its first admission from each tier."""
 
-NODE, END, NEXT_USE = range(3)
+NODE, END, NEXT_USE, HOLDERS_ROW = range(4)
 """A row of `tree` that is a step of a path: the node, and the blocks of the path up to its end; for
-Belady's bound also the next request that uses the node."""
+Belady's bound also the next request that uses the node; and, of a first step, the row of `holders`
+of its node."""
 
 CACHED_BLOCKS, REF_COUNT, NEWER, OLDER = range(4)
 """A row of `tree` that is a node of a replica: its cached blocks, the number of requests that
@@ -519,7 +520,7 @@ class ReplicaState(NamedTuple):
     in_flight: IntMatrix  # ring of each replica's slots, in the order in which batches end
     ends: FloatMatrix  # when the batch of each slot ends
     finishes: Floats  # before which no batch of a replica finishes; empty: repeats never wait
-    holders: IntMatrix  # replicas that may cache a node, if a path begins with it; empty: all
+    holders: IntMatrix  # replicas that may cache each node that begins a path; empty: all
     stages: FloatMatrix  # when each pipeline stage is free
     draws: FloatMatrix  # uniform random numbers of each request and its session, for routers
     released: Floats  # heap of arrival times

@@ -157,6 +157,8 @@ def initial_state(
         heap[: order.size] = asked.graph.opened_s[order]
         heap_req[: order.size] = asked.graph.opened[order]
     tree = _tree(own, allowed, asked, request, pool)
+    begins = tree[request[:, at.PATH], at.HOLDERS_ROW] if tree.size else np.zeros(0, np.int64)
+    first_nodes = int(begins.max(initial=-1)) + 1
     are_local = not any(tier.is_shared for tier in allowed.tiers)
     is_written_back = bool(allowed.tiers) and allowed.write_policy == BACK
     knows_holders = (
@@ -190,7 +192,7 @@ def initial_state(
         in_flight=np.tile(np.arange(batches), (replicas, 1)),
         ends=np.zeros((replicas, batches)),
         finishes=np.full(replicas if postpones and released else 0, np.inf),
-        holders=_sparse_zeros(int(own[0, at.TREE_ROWS]) * knows_holders, -(-replicas // WORD)),
+        holders=np.zeros((first_nodes * knows_holders, -(-replicas // WORD)), np.int64),
         stages=np.zeros((replicas, stages)),
         draws=_draws(asked),
         released=heap,
@@ -316,6 +318,8 @@ def _tree(own: Ints, allowed: ReplicaLimits, asked: Requests, request: Ints, poo
     own[:, at.TREE_ROWS], own[:, at.FIRST_ROOT] = rows, roots[0]
     tree = _sparse_zeros(steps + rows * roots.size, columns)
     tree[:steps, at.NODE], tree[:steps, at.END] = nodes, ends // allowed.block_size
+    first = request[:, at.PATH]
+    tree[first, at.HOLDERS_ROW] = np.unique(nodes[first], return_inverse=True)[1].reshape(-1)
     if isinstance(shared, Prefixes) and allowed.eviction == BELADY:
         tree[:steps, at.NEXT_USE] = shared.next_uses()
     rings = [at.NEWER]
