@@ -12,14 +12,12 @@ The router looks up a prefix only where a request with the same first node has b
 from __future__ import annotations
 
 from math import inf
-from typing import Any
 
 import numpy as np
 
-from simulators.core.jit import boolean, f8, i8, pointer
+from simulators.core.jit import boolean, f8, i8
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.batches import repeat_first
-from simulators.serving.engine.replica import PRICE, STATE, ReplicaState, kernel, ranks_with
+from simulators.serving.engine.replica import STATE, ReplicaState, kernel, ranks_with
 
 WORD = 32
 """Replicas per number of `holders`."""
@@ -74,14 +72,3 @@ def mark_holder(state: ReplicaState, req: int, replica: int) -> int:
         first = state.tree[state.request[req, at.PATH], at.HOLDERS_ROW]
         state.holders[first, replica // WORD] |= 1 << (replica % WORD)
     return replica
-
-
-@kernel(i8(pointer(PRICE), STATE, i8, i8, f8))
-def catch_up(price: Any, state: ReplicaState, first: int, end: int, now: float) -> int:
-    """Repeat the batches of some replicas up to a time; return how many were in flight."""
-    count = 0
-    for replica in range(first, end):
-        if state.pool[replica, at.IN_FLIGHT] > 0 and state.ends[replica, 0] < now:
-            repeat_first(price, state, replica, now)
-            count += 1
-    return count

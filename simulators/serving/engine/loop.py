@@ -57,7 +57,6 @@ from simulators.serving.engine.kv_transfer import (
     start_kv_transfer,
 )
 from simulators.serving.engine.lookahead import (
-    catch_up,
     mark_holder,
     may_hold,
     renew_finishes,
@@ -140,6 +139,17 @@ def run(schedule: Any, route: Any, price: Any, state: ReplicaState) -> int:
         if state.times[req, at.COMPLETED] < 0.0 and is_sent:
             unfinished += 1
     return unfinished
+
+
+@kernel(i8(pointer(PRICE), STATE, i8, i8, f8))
+def catch_up(price: Any, state: ReplicaState, first: int, end: int, now: float) -> int:
+    """Repeat the batches of some replicas up to a time; return how many were in flight."""
+    count = 0
+    for replica in range(first, end):
+        if state.pool[replica, at.IN_FLIGHT] > 0 and state.ends[replica, 0] < now:
+            repeat_first(price, state, replica, now)
+            count += 1
+    return count
 
 
 @kernel(f8(STATE))
