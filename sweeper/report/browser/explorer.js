@@ -247,6 +247,14 @@ function drawFilters() {
 const MANY = 20000; // designs that are drawn as a fine, faint cloud
 let plot = null, places = []; // places: the front on the screen, { sweep, row, x, y }
 
+/** 1, 2 ... 9 times the powers of ten inside a range. uPlot's own never ends for some ranges. */
+function decades([low, high]) {
+  const found = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++)
+    for (let k = 1; k < 10; k++) { const v = k * 10 ** power; if (v >= low && v <= high) found.push(v); }
+  return found;
+}
+
 function drawPlot() {
   const host = byId("plot"), [x, y] = ["plot-x", "plot-y"].map((id) => columnOf(byId(id).value));
   plot?.destroy();
@@ -260,7 +268,7 @@ function drawPlot() {
     stroke: colour("ink"), label: titled(column), labelSize: 20, labelFont: "12px system-ui", font: "12px system-ui", size: column === y ? 74 : 40,
     grid: { stroke: colour("line"), width: 0.5 }, ticks: { show: false },
     values: (_, splits) => splits.map((v) => (v == null ? "" : column.isText ? column.levels[v] ?? "" : human(v, column.unit))),
-    ...(span.log ? { filter: (u, splits) => { const few = Math.log10(span.range[1] / span.range[0]) < 2; return splits.map((v) => { const lead = v / 10 ** Math.floor(Math.log10(v) + 1e-9); return Math.abs(lead - 1) < 0.01 || (few && [2, 5].some((k) => Math.abs(lead - k) < 0.01)) ? v : null; }); } } : {}),
+    ...(span.log ? { splits: () => decades(span.range), filter: (u, splits) => { const few = Math.log10(span.range[1] / span.range[0]) < 2; return splits.map((v) => { const lead = v / 10 ** Math.floor(Math.log10(v) + 1e-9); return Math.abs(lead - 1) < 0.01 || (few && [2, 5].some((k) => Math.abs(lead - k) < 0.01)) ? v : null; }); } } : {}),
   });
   plot = new uPlot({
     width: host.clientWidth, height: host.clientHeight, legend: { show: false }, padding: [10, 14, 0, 0],

@@ -45,6 +45,10 @@ MEETS, UNIT_COST = "meets_conditions", "at $1 an hour: "
 """Computed columns: whether a row meets the space's conditions, and costs at one dollar an hour."""
 
 
+_PRICED_AT_ONCE = 8
+"""Devices of one price list, whose name states their prices and has a limited length."""
+
+
 @dataclass(frozen=True)
 class ExploredSweep:
     """The feasible designs of a sweep as columns for the page."""
@@ -154,17 +158,23 @@ class ExploredSweep:
         needed = self.rows.select(simulator.cost_needs).collect()
         device = _as_text(needed[simulator.rented])
         prices = {n: space.axes[n][0] for n in simulator.priced}
-        apart = {name: 1.5 + place for place, name in enumerate(self.rates)}
-        own = device.replace_strict(apart, return_dtype=pl.Float64).to_numpy()
-        batch = pa.RecordBatch.from_pydict({n: needed[n].to_arrow() for n in needed.columns})
-        one, other = (
-            simulator.costs(batch, {**prices, **simulator.priced_at(prices, rates)})
-            for rates in (dict.fromkeys(apart, 1.0), apart)
-        )
-        return {
-            n: np.where(np.isclose(other[n], one[n] * own, rtol=1e-9), one[n], math.nan)
-            for n in names
-        }
+        found = {n: np.full(len(needed), math.nan) for n in names}
+        devices = list(self.rates)
+        for start in range(0, len(devices), _PRICED_AT_ONCE):
+            group = devices[start : start + _PRICED_AT_ONCE]
+            apart = {name: 1.5 + place for place, name in enumerate(group)}
+            which = device.is_in(group)
+            own = device.filter(which).replace_strict(apart, return_dtype=pl.Float64).to_numpy()
+            columns = {n: needed[n].filter(which).to_arrow() for n in needed.columns}
+            batch = pa.RecordBatch.from_pydict(columns)
+            one, other = (
+                simulator.costs(batch, {**prices, **simulator.priced_at(prices, rates)})
+                for rates in (dict.fromkeys(apart, 1.0), apart)
+            )
+            for n in names:
+                is_alone = np.isclose(other[n], one[n] * own, rtol=1e-9)
+                found[n][which.to_numpy()] = np.where(is_alone, one[n], math.nan)
+        return found
 
     @property
     def meta(self) -> dict[str, Any]:
