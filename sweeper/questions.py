@@ -103,6 +103,7 @@ class Question:
     notes: tuple[str, ...] = ()  # printed with the answer
     most_devices: int = 0  # limit of the devices; 0: none
     larger: Callable[[], Question] | None = None  # the question with twice the devices
+    sized: Callable[[int], Question] | None = None  # the question with so many devices
     is_grown: bool = False  # whether the question grows until it has an answer
     # The question with other limits, by metric of a deadline.
     relaxed: Callable[[Mapping[str, float]], Question] | None = None

@@ -166,6 +166,7 @@ def question_of(flags: ServingFlags) -> Question:
         most_devices=flags.gpus,
         is_grown=is_grown,
         larger=functools.partial(question_of, twice) if twice.gpus <= MOST_GPUS else None,
+        sized=lambda gpus: question_of(replace(flags, gpus=gpus)),
         relaxed=relaxed,
     )
 

@@ -72,10 +72,26 @@ def relaxations(answer: Answered, ask: Callable[[Question], Answered]) -> Iterat
     for deadline in question.deadlines:
         yield _relaxation(answer, deadline, question.relaxed, ask)
     if not answer.is_found and question.larger is not None:
-        more = ask(dataclasses.replace(question.larger(), is_grown=True))
-        size = None if more.design is None else float(more.design[question.without_price])
-        found = None if size is None else more
-        yield Relaxation(question.without_price, float(question.most_devices), size, found)
+        yield _more_devices(question, ask)
+
+
+def _more_devices(question: Question, ask: Callable[[Question], Answered]) -> Relaxation:
+    """Return the fewest devices with an answer: doubled until there is one, then bisected."""
+    assert question.larger is not None
+    assert question.sized is not None
+    found = Relaxation(question.without_price, float(question.most_devices))
+    other, fails = ask(dataclasses.replace(question.larger(), is_grown=True)), question.most_devices
+    size = other.question.most_devices
+    while True:
+        if other.design is None:
+            fails = size
+        else:
+            size = int(other.design[question.without_price])
+            found = dataclasses.replace(found, relaxed=float(size), answer=other)
+        if found.relaxed is None or found.relaxed - fails <= 1:
+            return found
+        size = (fails + int(found.relaxed)) // 2
+        other = ask(question.sized(size))
 
 
 def _relaxation(
