@@ -87,10 +87,10 @@ TREE_COLUMNS = 4
 
 TIER_BLOCKS, TIER_NEWER, TIER_OLDER, TIER_KEY = range(4)
 TIER_COLUMNS = 4
-"""Columns of a node for each tier, behind the others: its blocks in the tier, its neighbours in the
-LRU list of the tier (0: not in the list) or its slot in the heap, and its key there. In the row of
-the root: all blocks of the tier, the ends of the list, and when the link of the replica is free, in
-ns; in the columns of GPU memory: when the shared tier is free, and the count of its uses."""
+"""Columns of each tier in the row of a prefix tree's node: blocks of the node in the tier, both
+neighbours in the LRU list (0: not listed) or the slot in the heap, and the eviction key. The row of
+the root holds totals: blocks, both ends of the list, and when the replica's link to the
+tier is free, in ns. Its columns of GPU memory hold when a shared tier is free, and its uses."""
 
 MOST_TIERS = 3
 WRITE_THROUGH, WRITE_THROUGH_SELECTIVE, WRITE_BACK = range(3)
