@@ -18,7 +18,8 @@ from simulators.core.errors import UserError
 from simulators.core.folder import Folder
 from simulators.serving.demand.requests import requests_of
 from simulators.serving.demand.sessions import has_sessions
-from simulators.serving.point import CLOSED, POISSON, WHOLE, ServingPoint
+from simulators.serving.options import CLOSED, POISSON, WHOLE
+from simulators.serving.point import ServingPoint
 
 CLIENTS = Folder("benchmark client", "benchmarks", ".jinja", package="deploy")
 """Templates of commands."""

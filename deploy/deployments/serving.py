@@ -29,20 +29,11 @@ from simulators.core.fields import point_from, updated
 from simulators.core.folder import ENGINES, Folder, read_toml
 from simulators.serving.adapters import slots_of
 from simulators.serving.deployment import deployment_of, pools_of
-from simulators.serving.point import (
-    BY_TOKEN,
-    CACHED,
-    DRAFT,
-    EAGLE,
-    EAGLE3,
-    FIXED,
-    MEDUSA,
-    ServingPoint,
-)
+from simulators.serving.gpu_shares import shares_gpu
+from simulators.serving.options import BY_TOKEN, CACHED, DRAFT, EAGLE, EAGLE3, FIXED, MEDUSA
+from simulators.serving.point import ServingPoint
 from simulators.serving.prices.batch_price import skips_layers
-from simulators.serving.sharing import shares_gpu
 from simulators.serving.speculation import shape_of
-from simulators.workload.llm.memory import weight_bytes
 
 ORCHESTRATORS = Folder("orchestrator", "orchestrators", ".yaml", package="deploy")
 """Templates of manifests."""
@@ -269,7 +260,6 @@ def _options(
         model=model,
         context=context_length(point, model),
         gpu=load_gpu(point.gpu),
-        weight_bytes=weight_bytes(model, replica.layout, point.dtype),
         is_eager=replica.runtime.is_launching,
         has_tiers=bool(point.cache.prefix_host_bytes or has_storage),
         has_storage=has_storage,

@@ -24,6 +24,9 @@ TENSORS = ("Weights", "Inputs", "Outputs")
 MAPPINGS = SEARCHED, CLOSED_FORM = "searched", "closed_form"
 """Operators are mapped by a search, or by closed-form costs, a thousand times faster."""
 
+ARITHMETIC = FLOAT, INTEGER = "float", "integer"
+"""Numbers that a multiplier takes. Words of 8 bits are integers."""
+
 CHANGES = "?"
 """Separator between the name of a data sheet and the changes of a what-if accelerator."""
 
@@ -46,6 +49,9 @@ class Level:
     # 2: double buffered, so half is filled while the other half is read
     buffering: int = dataclasses.field(default=1, metadata=POSITIVE)
     reserved_words: int = 0  # capacity that layers cannot use
+    holds: tuple[
+        str, ...
+    ] = ()  # tensors of a layer that are wholly in the level, in reserved words
     read_words_per_cycle: float | None = dataclasses.field(default=None, metadata=POSITIVE)
     write_words_per_cycle: float | None = dataclasses.field(default=None, metadata=POSITIVE)
     shared_words_per_cycle: float | None = None
@@ -81,6 +87,7 @@ class Mac:
 
     mesh: tuple[int, ...] = (1, 1)
     word_bits: int = 8
+    arithmetic: str = FLOAT  # of words wider than 8 bits, in the technology table
     energy_pj: float | None = None  # None: from the technology table
     leak_pj_per_cycle: float = 0.0
 
@@ -96,6 +103,7 @@ class Accelerator:
 
     name: str
     source: str
+    design: str = ""  # design whose published chips calibrate the step from mapping to silicon
     clock_hz: float = 1e9
     node_nm: float = 45.0
     energy_node_nm: float | None = None  # node for which energies are stated; None: `node_nm`
@@ -157,6 +165,9 @@ def accelerator_of(sheet: Mapping[str, Any], path: Path) -> Accelerator:
     positive(found.node_nm, path, "node_nm")
     if found.mapping not in MAPPINGS:
         raise UserError(f"{path}: mapping is {found.mapping!r}, not {' or '.join(MAPPINGS)}")
+    if found.mac.arithmetic not in ARITHMETIC:
+        asked = found.mac.arithmetic
+        raise UserError(f"{path}: mac.arithmetic is {asked!r}, not {' or '.join(ARITHMETIC)}")
     _check(found, path)
     return found
 
@@ -178,6 +189,9 @@ class Changes:
     clock_hz: float = 0.0  # of the whole accelerator
     buffer_rate_scale: float = 1.0  # words per cycle of the shared on-chip levels, relative
     memory_bytes_per_s: float = 0.0  # reads and writes of the outermost level together
+    buffer_bytes: float = 0.0  # capacity of the outermost shared on-chip level
+    ports: int = 0  # of shared on-chip levels: 1 for reads and writes together, 2 for one each
+    buffering: int = 0  # copies of a tile in shared on-chip levels: 2 is double buffering
     dataflow: str = ""  # the only dataflow that the wiring supports
     mapping: str = ""  # one of `MAPPINGS`
 
@@ -185,9 +199,17 @@ class Changes:
         for name in ("buffer_scale", "spad_scale", "buffer_rate_scale"):
             if not 0 < getattr(self, name) < math.inf:
                 raise UserError(f"{name} is {getattr(self, name)}; it must be positive")
-        for name in ("pe_rows", "pe_cols", "node_nm", "clock_hz", "memory_bytes_per_s"):
+        for name in (
+            *("pe_rows", "pe_cols", "node_nm", "clock_hz", "memory_bytes_per_s"),
+            *("buffer_bytes", "ports", "buffering"),
+        ):
             if not 0 <= getattr(self, name) < math.inf:
                 raise UserError(f"{name} is {getattr(self, name)}; it must not be negative")
+        for name in ("ports", "buffering"):
+            if getattr(self, name) not in (0, 1, 2):
+                raise UserError(
+                    f"{name} is {getattr(self, name)}; it must be 1, 2, or 0: unchanged"
+                )
         if self.mapping not in ("", *MAPPINGS):
             raise UserError(f"mapping is {self.mapping!r}, not {' or '.join(MAPPINGS)}")
 
@@ -244,8 +266,25 @@ def resized(accelerator: Accelerator, changes: Changes) -> Accelerator:
             _resized_level(one, changes, clock_hz, was, now) for one in accelerator.levels
         ),
     )
+    if changes.buffer_bytes:
+        found = _with_buffer(found, changes.buffer_bytes)
     _check_meshes(found, accelerator.name)
     return found
+
+
+def _with_buffer(accelerator: Accelerator, capacity_bytes: float) -> Accelerator:
+    levels = list(accelerator.levels)
+    for k, level in enumerate(levels[1:], 1):
+        if level.instances == 1:
+            depth = math.floor(capacity_bytes * 8 / level.width_bits)
+            if depth < 1:
+                raise UserError(
+                    f"buffer_bytes is {capacity_bytes:g}; a row of {level.name} has "
+                    f"{level.width_bits / 8:g} bytes"
+                )
+            levels[k] = dataclasses.replace(level, depth=depth)
+            return dataclasses.replace(accelerator, levels=tuple(levels))
+    raise UserError(f"{accelerator.name} has no shared buffer, so buffer_bytes has no effect")
 
 
 def _resized_level(
@@ -265,8 +304,10 @@ def _resized_level(
         if not is_shared:
             return found
         stated = {n: rate for n in _RATES if (rate := getattr(old, n))}
-        faster = {name: rate * changes.buffer_rate_scale for name, rate in stated.items()}
-        return dataclasses.replace(found, **faster)
+        faster: dict[str, Any] = {n: rate * changes.buffer_rate_scale for n, rate in stated.items()}
+        if changes.buffering:
+            faster["buffering"] = changes.buffering
+        return dataclasses.replace(found, **faster | _ports(faster, changes.ports))
     if changes.dram_type and changes.dram_type != old.dram_type:
         found = dataclasses.replace(found, dram_type=changes.dram_type, energy_pj={})
     if changes.memory_bytes_per_s:
@@ -274,6 +315,16 @@ def _resized_level(
         rates: dict[str, Any] = dict.fromkeys(_RATES) | {"shared_words_per_cycle": words}
         found = dataclasses.replace(found, **rates)
     return found
+
+
+def _ports(rates: Mapping[str, float], ports: int) -> dict[str, float | None]:
+    """Return the rates of one port for reads and writes together, or of one port for each."""
+    read, write, shared = (rates.get(name) for name in _RATES)
+    if ports == 1 and read and write:
+        return dict(zip(_RATES, (None, None, max(read, write)), strict=True))
+    if ports == 2 and shared and not (read or write):
+        return dict(zip(_RATES, (shared, shared, None), strict=True))
+    return {}
 
 
 _RATES = ("read_words_per_cycle", "write_words_per_cycle", "shared_words_per_cycle")

@@ -41,6 +41,7 @@ class Cluster:
     host_w: float  # largest power of a node without its GPUs
     torus_dimensions: int = 0  # of chips with direct links; `intra` is the link to one neighbour
     torus_closed: int = 0  # number of chips from which every dimension is a ring
+    is_mesh: bool = False  # a link between each two GPUs of a node; `intra` is all links of a GPU
     fabric: str = ""  # between the GPUs of a node: nvlink4, pcie ...
     source: str
     aliases: tuple[str, ...] = ()
@@ -58,6 +59,12 @@ class Cluster:
         >>> dgx = load_cluster("dgx_h100")
         >>> dgx.link(8, h100).bytes_per_s, dgx.link(16, h100).bytes_per_s
         (450000000000.0, 50000000000.0)
+
+        In a mesh, two GPUs share one of their links.
+
+        >>> mi300x = load_gpu("mi300x")
+        >>> load_cluster("mi300x_platform").link(2, mi300x).bytes_per_s
+        64000000000.0
         """
         if ranks > self.gpus_per_node:
             return self.inter
@@ -65,8 +72,10 @@ class Cluster:
         # `torus_closed` one ring connects all chips.
         rings = self.torus_dimensions if ranks >= self.torus_closed else 1
         inside = self.intra.bytes_per_s * (2 * rings if self.torus_dimensions else 1)
-        port = gpu.link_bytes_per_s or gpu.pcie_bytes_per_s or inside
-        return dataclasses.replace(self.intra, bytes_per_s=min(inside, port))
+        has_ports = self.fabric not in (PCIE, THROUGH_HOST) and gpu.link_bytes_per_s > 0.0
+        port = (gpu.link_bytes_per_s if has_ports else gpu.pcie_bytes_per_s) or inside
+        used = max(1, ranks - 1) / (self.gpus_per_node - 1) if self.is_mesh else 1.0
+        return dataclasses.replace(self.intra, bytes_per_s=used * min(inside, port))
 
 
 def load_cluster(name: str) -> Cluster:

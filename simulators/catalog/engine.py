@@ -150,6 +150,9 @@ class ServingEngine:
     defaults: Defaults = Defaults()
     releases: tuple[Release, ...] = ()  # oldest first
     rules: tuple[SchedulingRule, ...] = ()
+    # Architectures and runtimes where another kernel continues a cut prompt, compiled at first use.
+    continued_prompts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    warms_prompts: bool = False  # runs prompts of the token budget before it accepts requests
     source: str
     read: str  # date of reading
 

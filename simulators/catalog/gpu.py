@@ -137,6 +137,7 @@ class Gpu:
     exponentials_per_clock: int = 16  # of an SM's special function units
     tdp_w: float
     idle_w: float | None = None
+    least_limit_w: float | None = None  # lowest power limit that the driver accepts; None: unknown
     link_bytes_per_s: float = 0.0  # NVLink or Infinity Fabric, per direction and GPU; 0: PCIe only
     pcie_bytes_per_s: float = 0.0  # per direction; of a superchip: its share of the link to the CPU
     cluster: str = "pcie_server"  # the usual cluster, which `cluster: auto` selects

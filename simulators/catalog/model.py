@@ -24,6 +24,9 @@ OVERLAPPED = 4
 CONVOLVED = 4
 """Tokens seen by the short convolution of a layer with a state."""
 
+WHOLE = 1e-6
+"""Tolerance of a number of full layers: `attention_every` may be a fraction, as in 62 / 10."""
+
 CHATS = ("chat", "sharegpt", "sharegpt_v3")
 """Workloads of chats."""
 
@@ -128,7 +131,7 @@ class LanguageModel:
     @property
     def full_layers(self) -> int:
         """Layers with attention to all earlier tokens."""
-        return round(self.layers / self.attention_every)
+        return round(self.layers / max(self.attention_every, 1.0))
 
     @property
     def windowed(self) -> LanguageModel:
@@ -365,6 +368,11 @@ def _checked(path: Path, m: LanguageModel) -> LanguageModel:
         "an indexer needs index_heads and index_head_dim": m.index_top_k
         and not (m.index_heads and m.index_head_dim),
         f"attention_every is {m.attention_every:g}; at least 1": m.attention_every < 1,
+        f"attention_every is {m.attention_every:g}: {m.layers} layers have no whole number of "
+        f"full layers; {m.layers / max(m.full_layers, 1)!r} gives {m.full_layers}": abs(
+            m.layers / max(m.attention_every, 1.0) - m.full_layers
+        )
+        > WHOLE,
         "layers that keep a state need state_value_heads, or a window": m.has_states
         and not m.state_value_heads,
         f"state_rule is '{m.state_rule}'; it must be {' or '.join(STATE_RULES)}": m.state_rule

@@ -77,6 +77,17 @@ class PriceList:
     def _listed(self, gpu: Gpu) -> str:
         return gpu.name if gpu.name in self._priced() else gpu.measured_as or gpu.name
 
+    def unused(self, gpus: Sequence[str]) -> list[str]:
+        """Return the GPUs whose price was stated behind the list's name, but is not that of `gpus`.
+
+        >>> load_prices("public_cloud:l4=0.5+h100=2").unused(["h100_sxm"])
+        ['l4']
+        """
+        used = {self._listed(load_gpu(name)) for name in gpus}
+        return [
+            gpu for gpu, quote in self.gpus.items() if quote.source == STATED and gpu not in used
+        ]
+
     def usd_per_gpu_hour(self, gpu: Gpu) -> float:
         """Return USD per GPU-hour. A what-if GPU costs as much as its base GPU.
 
@@ -197,6 +208,8 @@ def priced_by(lists: Sequence[str], gpus: Sequence[str]) -> tuple[str, ...]:
         ]
         if said:
             notes.append(f"Prices: {prices.name}, {'; '.join(said)}.")
+        if unused := prices.unused(gpus):
+            notes.append(f"No effect: the price of {', '.join(unused)}, which no design has.")
         if unpriced := [gpu.name for gpu, quote in quotes if not quote]:
             notes.append(
                 f"No price: {prices.name} has none for {', '.join(unpriced)}; give one, as in "

@@ -61,7 +61,8 @@ from simulators.dataflow.evaluation import area_mm2
 from simulators.dataflow.search.map_space import ANY, dataflows
 from simulators.dataflow.simulator import SIMULATOR as DATAFLOW
 from simulators.serving.answer.metrics import ServingMetrics
-from simulators.serving.point import ANALYTIC, ServingPoint
+from simulators.serving.options import ANALYTIC
+from simulators.serving.point import ServingPoint
 from simulators.serving.row_groups import evaluate_apart, kinds_of
 from simulators.serving.simulator import Serving, is_analytic
 
@@ -135,7 +136,7 @@ class Codesign(Serving):
     """The simulator of hardware designs under a serving workload."""
 
     name: str = "codesign"
-    version: int = 10
+    version: int = 11
     point: type = CodesignPoint
     metrics: type = CodesignMetrics
 

@@ -51,8 +51,8 @@ from simulators.core.columns import (
     FITTED,
     LEVELS,
     MEASURED,
-    alike,
     categories,
+    equal_row_groups,
     numbers,
     shares_of,
 )
@@ -172,7 +172,7 @@ def _padded(size_bytes: Ints, op: Ints, ranks: Ints, splits: Ints) -> Ints:
 
 
 def _plans(batch: pa.RecordBatch) -> tuple[tuple[Plan, ...], NDArray[np.int64]]:
-    groups = alike(batch, ("topology", "algorithm", "link_bytes_per_s", "latency_s"))
+    groups = equal_row_groups(batch, ("topology", "algorithm", "link_bytes_per_s", "latency_s"))
     plan = np.zeros(batch.num_rows, np.int64)
     for position, (rows, _) in enumerate(groups):
         plan[rows] = position
@@ -199,7 +199,7 @@ def measured_s(
         UnknownNameError: the library was not measured on this GPU.
         Infeasible: this collective was not measured with the library.
     """
-    inside = plan.topology.dimensions[0].ranks
+    inside, plan = plan.topology.dimensions[0].ranks, _with_network(plan, gpu)
     if library in EXCHANGES:
         if collective != "all_to_all":
             raise Infeasible("not_measured", f"{library} sends tokens to experts: an all_to_all")
@@ -226,7 +226,7 @@ def measured_s(
         nodes_s = _between_nodes_s(plan, collective, share_bytes, requests, memory_bytes_per_s)
     level = np.full(size_bytes.shape, FITTED if is_exchange else DATASHEET)
     between = CollectiveTime(nodes_s, nodes_s / known.band, nodes_s * known.band, level)
-    found = over_nodes(collective, between, timed, at_once=is_exchange)
+    found = over_nodes(collective, between, timed)
     if inside == 1:
         return found
     node = timed(collective)  # no setting is better known than a measured node
@@ -265,6 +265,21 @@ def _exchanged(
         gpu=load_gpu(gpu),
         cluster=_cluster_of(plan, gpu),
     )
+
+
+def _with_network(plan: Plan, gpu: str) -> Plan:
+    """Return a plan whose nodes are joined by the GPU's usual network, where none is stated."""
+    node, *outer = plan.topology.dimensions
+    if not any(one.is_usual for one in outer):
+        return plan
+    port = cluster_for(AUTO, load_gpu(gpu)).inter.bytes_per_s
+    stated = [replace(one, bytes_per_s=port) if one.is_usual else one for one in outer]
+    rates, dimensions = plan.rates.copy(), (node, *stated)
+    if plan.whole[1, RANKS] == 1:  # a flat ring, on the slowest link
+        rates[0, 0] = min(one.bytes_per_s for one in dimensions) / NS
+    else:
+        rates[: len(dimensions), 0] = [one.bytes_per_s / NS for one in dimensions]
+    return replace(plan, topology=replace(plan.topology, dimensions=dimensions), rates=rates)
 
 
 def _cluster_of(plan: Plan, gpu: str) -> Cluster:
@@ -352,7 +367,8 @@ def _traffic(plans: Sequence[Plan], requests: Ints) -> tuple[Floats, Floats]:
     seen[seen[:, at.MESSAGES] == 0.0] = np.nan
     links = _links_in_use(whole[requests[:, at.PLAN]], requests[:, at.QUEUES, None])
     ranks = whole[requests[:, at.PLAN], :, RANKS]
-    return seen, np.where(ranks > 1, seen[:, at.BUSY_NS :] / links, np.nan)
+    busy_ns = seen[:, at.BUSY_NS : at.LEAST_NS] / links
+    return seen, np.where(ranks > 1, busy_ns, np.nan)
 
 
 def _links_in_use(dimensions: Ints, queues: Ints) -> Floats:
@@ -372,10 +388,25 @@ def _closed_form_ns(plans: Sequence[Plan], requests: Ints, memory_bytes_per_s: F
     """Return the ns of every request without contention, or IMPOSSIBLE.
 
     Messages pass through one another in the phase model, but links have a bandwidth: no collective
-    is faster than its bytes over the links that carry them.
+    is faster than its bytes over the links that carry them: those of a mean rank, the port of a
+    broadcast's root, and the uplinks of a leaf switch. The last chunk of a broadcast follows the
+    first one at the pace of the busiest link.
     """
     taken = uncontended_ns(plans, requests, memory_bytes_per_s)
-    busiest_ns = np.fmax.reduce(_traffic(plans, requests)[1], axis=1)
+    seen, busy_ns = _traffic(plans, requests)
+    busiest_ns = np.fmax.reduce(np.hstack([busy_ns, seen[:, at.LEAST_NS :]]), axis=1)
+    if (rows := np.flatnonzero(requests[:, at.OP] == BROADCAST)).size:
+        everyone = np.array([plan.ranks for plan in plans])[requests[rows, at.PLAN]]
+        first = requests[rows]
+        sizes = zip(requests[rows], everyone, strict=True)
+        first[:, at.SIZE] = [at.chunk_bytes(row, ranks) for row, ranks in sizes]
+        first[:, at.SPLITS] = 1
+        one_ns = uncontended_ns(plans, first, memory_bytes_per_s[rows])
+        one_ns = uncontended_ns(plans, first, memory_bytes_per_s[rows])
+        chunks = np.ceil(requests[rows, at.SIZE] / first[:, at.SIZE])
+        lines = np.minimum(requests[rows, at.QUEUES], 2)  # of chunks that do not follow each other
+        later_ns = np.maximum(chunks - lines, 0.0) * np.floor(busiest_ns[rows] / chunks)
+        busiest_ns[rows] = np.fmax(busiest_ns[rows], one_ns + later_ns)
     return np.where(taken == IMPOSSIBLE, taken, np.fmax(taken, np.ceil(busiest_ns)))
 
 
@@ -387,6 +418,7 @@ class PlayedStep:
     messages: tuple[Message, ...]
     senders: Floats  # number of sends of each message, summed over its ranks
     times: Times  # of the messages
+    recorded_ns: int  # communication as the trace states it, of the rank with most; 0: unknown
 
     def on_wires(self, column: int) -> Floats:
         """Return a column of `traffic` for every message, summed over all ranks and sends."""
@@ -468,7 +500,7 @@ def played(rows: CollectiveBatch, row: int) -> PlayedStep:
     timelines = tuple(timeline_with(*taken_ns) for taken_ns in every_ns)
     copies = step.ranks // len(step.programs)
     senders = copies * np.array([step.messages[m] for m in messages], np.float64)
-    return PlayedStep(timelines, messages, senders, times)
+    return PlayedStep(timelines, messages, senders, times, step.recorded_ns)
 
 
 def _analytic(rows: CollectiveBatch, times: Times) -> None:

@@ -50,6 +50,8 @@ PCIE_NETWORKS = ("l40s", "rtx_pro_6000", "b60")
 OCTAVES = 2.0
 """Between two departures of a curve. With sizes left out, the mean error is 5.4 % at one or two
 octaves and 6.0 % at three."""
+PADDED = 16
+"""Doublings of a message whose times limit the message's own beyond the measured ranks."""
 STEP_BAND = 1.5
 """Each doubling of the ranks beyond the measured ones widens the interval by this factor."""
 
@@ -102,14 +104,12 @@ def over_nodes(
     kind: str,
     between: CollectiveTime,
     inside: Callable[[str], CollectiveTime],
-    *,
-    at_once: bool = False,
 ) -> CollectiveTime:
     """Return the time of a collective over several nodes: a part between nodes, parts inside.
 
     The buffer is reduce-scattered inside a node, each GPU combines its share between nodes, and the
-    result is gathered inside; collectives without a reduction cross whole. The parts follow one
-    another; with `at_once` they overlap as in NCCL's rings, and the slower part counts.
+    result is gathered inside; collectives without a reduction cross whole. The parts overlap, as in
+    NCCL's rings, and the slower part counts.
     """
     halves = {"all_reduce": ("reduce_scatter", "all_gather"), "send_recv": ()}
     parts = [inside(part) for part in halves.get(kind, (kind,))]
@@ -117,7 +117,7 @@ def over_nodes(
     for name in ("time_s", "lo_s", "hi_s"):
         nodes_s = sum((getattr(part, name) for part in parts), start=np.zeros(()))
         ports_s = getattr(between, name)
-        columns[name] = np.maximum(ports_s, nodes_s) if at_once else ports_s + nodes_s
+        columns[name] = np.maximum(ports_s, nodes_s)
     return CollectiveTime(level=between.level, **columns)
 
 
@@ -193,9 +193,10 @@ def _over_ranks(
         return _with_band(time_s, STEP_BAND * widest, everywhere)
     last = below[-1] if below else above[0]
     doublings = float(np.log2(ranks / last))
-    size = wire / busbw_factor(collective, last)
+    # A message that is padded to a larger size is never faster than the message itself.
+    size = np.multiply.outer(2.0 ** np.arange(PADDED + 1), wire / busbw_factor(collective, last))
     grown = np.interp(curves[last].weight(size), grid, log_growth) * doublings
-    time_s = curves[last].time_s(size) * np.exp(grown)
+    time_s = (curves[last].time_s(size) * np.exp(grown)).min(axis=0)
     wide = max(band, curves[last].band) * STEP_BAND ** max(0.0, abs(doublings) - 1.0)
     return _with_band(time_s, wide, everywhere)
 

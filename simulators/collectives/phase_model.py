@@ -227,9 +227,10 @@ def collectives_ns(
 
 
 MESSAGES, RANK_BYTES, ENERGY_J, BUSY_NS = range(4)
-"""Columns: messages of all ranks, mean bytes sent per rank, joules; from the last on, busy time of
-the links of a rank by dimension."""
-COLUMNS: Final = 3 + blocks.MAX_DIMENSIONS
+LEAST_NS: Final = BUSY_NS + blocks.MAX_DIMENSIONS
+"""Columns: messages of all ranks, mean bytes sent per rank, joules; by dimension, busy time of the
+links of a rank, and of the link with the most bytes: the port of a root, or uplinks of a leaf."""
+COLUMNS: Final = LEAST_NS + blocks.MAX_DIMENSIONS
 
 
 @kernel(void(matrix(i8), array(i8, 3), array(f8, 3), matrix(f8), matrix(f8)))
@@ -257,6 +258,50 @@ def traffic(
             on_one_link = crossed if is_ring else sent[RANK_BYTES]
             rate = rates[row[PLAN], d, blocks.BYTES_PER_NS]
             out[i, BUSY_NS + d] += chunks * on_one_link / rate
+            over = rates[row[PLAN], d, blocks.OVERSUBSCRIPTION]
+            most = busiest_bytes(phases[p, PHASE_OP], phases[p, PAYLOAD], network[d], over)
+            if is_ring:  # chunks of a second queue go backwards
+                most /= min(row[QUEUES], 2)
+            out[i, LEAST_NS + d] += chunks * most / rate
+
+
+@kernel(f8(i8, i8, array(i8), f8))
+def busiest_bytes(op: int, payload: int, network: Ints, oversubscription: float) -> float:
+    """Return the bytes of the busiest link in a phase, at the rate of a port.
+
+    The root of a tree sends to each of its children, and the uplinks of a leaf carry the messages
+    that leave the leaf: of a shift by `offset` ranks `min(offset, leaf)`, of an exchange over at
+    least the leaf all. Rings and full meshes: the links of a broadcast's root, at least; zero for
+    other collectives, whose links carry the mean of the ranks.
+
+    >>> star = np.array([blocks.SWITCH_BLOCK, 8, codes.DIRECT, 0, 0])
+    >>> busiest_bytes(codes.BROADCAST, 100, star, 1.0)
+    700.0
+    """
+    algorithm, block = network[blocks.ALGORITHM], network[blocks.BLOCK]
+    n, leaf = network[blocks.RANKS], network[blocks.LEAF]
+    shape = shape_of(algorithm, op)
+    if block != blocks.SWITCH_BLOCK and block != blocks.FAT_TREE_BLOCK:
+        if op != codes.BROADCAST or shape == NO_TREE:
+            return 0.0
+        links = 2 if block == blocks.RING_BLOCK else n - 1
+        return float(payload * -(-children(shape, n, 0) // links))
+    if shape != NO_TREE:
+        return float(payload * children(shape, n, 0))
+    if block == blocks.SWITCH_BLOCK or n <= leaf or algorithm == codes.IN_NETWORK:
+        return 0.0
+    count, leaving = sends(algorithm, op, n), 0.0
+    distinct = min(count, 2 * n)
+    for step in range(distinct):
+        offset = offset_of(algorithm, op, n, step)
+        if algorithm == codes.HALVING_DOUBLING:
+            crossing = leaf if offset >= leaf else 0
+        else:
+            crossing = min(min(offset, n - offset), leaf)
+        leaving += crossing * message_of(algorithm, op, n, payload, step)
+    if distinct > 0:
+        leaving *= count / distinct
+    return float(leaving * oversubscription / leaf)
 
 
 @kernel(void(i8, i8, array(i8), array(f8)))

@@ -15,7 +15,8 @@ EVENTFUL = {"event": IN_TURN, "flow": SHARED}
 FIDELITIES = ("analytic", *EVENTFUL, "measured")
 ORDERS = ("bandwidth_aware", "baseline")
 _chunks = partial(choice, at_least=1, at_most=1 << 16)
-_routing = partial(choice, at_least=1, at_most=1 << 16)
+_routing = partial(choice, at_least=1, at_most=1 << 16, acts_if={"library": ()})
+MEASURED_ALONE = {"fidelity": ("measured",)}
 _delay = partial(choice, unit="s", at_least=0, at_most=1.0)
 
 
@@ -42,6 +43,7 @@ class CollectivePoint:
         "order of a step's ready communication: earliest first (fifo) or latest first (lifo)",
         default=ISSUES[0],
         known=ISSUES,
+        acts_if={"trace": ()},
     )
     topology: str = asked(
         "a file of topologies/, or blocks from the inside out: switch:8,ring:4; torus:4x4; "
@@ -83,14 +85,17 @@ class CollectivePoint:
         default="measured",
         known=FIDELITIES,
     )
-    gpu: str = choice("the GPU of measured curves", names="gpu", default="h100_sxm")
+    gpu: str = choice(
+        "the GPU of measured curves", names="gpu", default="h100_sxm", acts_if=MEASURED_ALONE
+    )
     library: str = choice(
         "library of measured times: nccl, an engine with its own all-reduce, or for the all_to_all "
         "of experts deepep_high_throughput, deepep_low_latency or nvlink_all_to_all, whose "
         "size_bytes are a copy of every token for each of its experts",
         default="nccl",
+        acts_if=MEASURED_ALONE,
     )
-    dtype: str = asked("precision of measured curves", default="fp16")
+    dtype: str = asked("precision of measured curves", default="fp16", acts_if=MEASURED_ALONE)
     experts: int = _routing("experts on all ranks of an exchange of tokens", default=256)
     top_k: int = _routing("experts that a token is sent to", default=8)
 
@@ -124,3 +129,6 @@ class CollectiveMetrics:
     compute_s: float = _step("compute of a step's busiest rank")
     comm_total_s: float = _step("communication of the rank with the most communication")
     comm_exposed_s: float = _step("exposed communication: not hidden by compute")
+    comm_recorded_s: float = _step(
+        "communication as recorded in the trace, of the rank with the most; null if not recorded"
+    )

@@ -93,7 +93,7 @@ def collective_time(
         time_s = between_s(kind, size, nodes, inside, cluster, known)
         lo_s, hi_s = time_s / known.band, time_s * known.band
         between = CollectiveTime(time_s, lo_s, hi_s, np.full(size.size, FITTED))
-        found = over_nodes(kind, between, timed, at_once=True)
+        found = over_nodes(kind, between, timed)
     else:
         found = timed(kind)
     shape = np.shape(size_bytes)
@@ -193,7 +193,8 @@ def _inside_node(
         )
         return timed if name == gpu.name else replace(timed, level=np.full(size.size, EXTRAPOLATED))
     fraction, is_fitted = sustained(cluster, gpu, ranks)
-    link, is_on_pcie = cluster.link(ranks, gpu), cluster.fabric_of(gpu) == PCIE
+    link = cluster.link(2 if kind == "send_recv" else ranks, gpu)
+    is_on_pcie = cluster.fabric_of(gpu) == PCIE
     time_s = ring_s(kind, size, ranks, link, fraction)
     level = np.full(size.size, FITTED if is_fitted and not is_on_pcie else DATASHEET)
     band = FITTED_BAND if is_fitted else DATASHEET_BAND

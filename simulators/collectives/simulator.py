@@ -110,7 +110,7 @@ class Collectives:
     """The simulator of collectives and traces of operators."""
 
     name: str = "collectives"
-    version: int = 10
+    version: int = 14
     point: type = CollectivePoint
     metrics: type = CollectiveMetrics
 
@@ -197,6 +197,8 @@ def _play(rows: CollectiveBatch, row: int, out: Columns, shares: Shares) -> str:
     out["compute_s"][row] = found.compute_total_ns / NS
     out["comm_total_s"][row] = found.comm_total_ns / NS
     out["comm_exposed_s"][row] = found.comm_exposed_ns / NS
+    if step.recorded_ns:
+        out["comm_recorded_s"][row] = step.recorded_ns / NS
     out["messages"][row] = step.on_wires(at.MESSAGES).sum()
     out["wire_bytes"][row] = step.on_wires(at.RANK_BYTES).sum() / rows.ranks[row]
     out["energy_j"][row] = step.on_wires(at.ENERGY_J).sum()

@@ -43,8 +43,9 @@ OTHER_SCHEDULERS: Mapping[str, Any] = {
 
 OFF = "off"
 SWAP = "swap"
-USUAL_DTYPE = "fp16"
-"""Precision of checkpoints without quantization."""
+HALF_DTYPES = ("bf16", "fp16")
+"""Precisions of checkpoints without quantization. A GPU without the published one uses the other
+(`--dtype` of vLLM)."""
 
 
 def resolved_names(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,11 +134,27 @@ def checkpoint_dtype(model: str, gpu: str) -> str:
     """Return the precision of a model's checkpoint: the first that the GPU supports.
 
     >>> checkpoint_dtype("deepseek_v3", "h200_sxm"), checkpoint_dtype("llama3_1_8b", "h100_sxm")
-    ('fp8_block', 'fp16')
+    ('fp8_block', 'bf16')
     """
-    formats, rates = load_model(model).formats, load_gpu(gpu).peak_flops
-    supported = (dtype for dtype in formats if is_supported(rates, dtype))
-    return next(supported, formats[0] if formats else USUAL_DTYPE)
+    return (checkpoint_dtypes(model, gpu) or published_dtypes(model))[0]
+
+
+def checkpoint_dtypes(model: str, gpu: str) -> tuple[str, ...]:
+    """Return the precisions of a model's checkpoint that a GPU supports, perhaps none.
+
+    >>> checkpoint_dtypes("llama2_7b", "h100_sxm"), checkpoint_dtypes("llama2_7b", "tpu_v6e")
+    (('fp16',), ('bf16',))
+    """
+    published, rates = published_dtypes(model), load_gpu(gpu).peak_flops
+    found = tuple(dtype for dtype in published if is_supported(rates, dtype))
+    if found or published[0] not in HALF_DTYPES:
+        return found
+    return tuple(dtype for dtype in HALF_DTYPES if is_supported(rates, dtype))
+
+
+def published_dtypes(model: str) -> tuple[str, ...]:
+    """Return the precisions of a model's published checkpoint."""
+    return load_model(model).formats or HALF_DTYPES[:1]
 
 
 def is_supported(peak_flops: Mapping[str, float], dtype: str) -> bool:

@@ -36,7 +36,7 @@ from simulators.composition.replica import (
 from simulators.core.columns import DATASHEET
 from simulators.core.jit import Floats
 from simulators.dataflow import price as dataflow
-from simulators.kernels.energy import energy_j
+from simulators.kernels.energy import energy_j, idle_w_of
 from simulators.kernels.price import is_fitted, price, roofline_s
 from simulators.workload import operators as ops
 from simulators.workload.llm.parallelism import (
@@ -229,18 +229,31 @@ def rows_of(operator: Operator) -> Column:
 
 
 def _kernel_row(operator: Compute, replica: Replica, part: str) -> Row:
-    """Return the price of a kernel at the highest clock within the GPU's power limit."""
+    """Return the price of a kernel at the highest clock within the GPU's power limit.
+
+    At the lowest clock the kernel is throttled further: the energy above idle is spent over a
+    longer time.
+    """
     row = _held_row(operator, replica, part)
     if not replica.power_limit_w:
         return row
     for clock_share in CLOCKS:
         is_over = np.asarray(row.joules) > replica.power_limit_w * np.asarray(row.seconds)
         if not is_over.any():
-            break
+            return row
         slower = replace(replica, gpu=with_clock_share(replica.gpu, clock_share))
         lower = _held_row(operator, slower, part)
         row = row.select(is_over, lower)
-    return row
+    return _throttled(row, replica.power_limit_w, idle_w_of(replica.gpu))
+
+
+def _throttled(row: Row, limit_w: float, idle_w: float) -> Row:
+    """Return the row with a mean power of at most `limit_w`, at unchanged energy above idle."""
+    seconds = np.asarray(row.seconds)
+    least_s = (np.asarray(row.joules) - idle_w * seconds) / (limit_w - idle_w)
+    factor = np.maximum(1.0, least_s / np.maximum(seconds, np.finfo(np.float64).tiny))
+    slower = row.scaled(lambda column: column * factor)
+    return replace(slower, joules=np.minimum(slower.joules, limit_w * slower.seconds))
 
 
 def _held_row(operator: Compute, replica: Replica, part: str) -> Row:

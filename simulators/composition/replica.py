@@ -27,7 +27,11 @@ from simulators.core.folder import RUNTIMES, once
 from simulators.dataflow.price import standing_w
 from simulators.evidence.lookup import BEST, DEFAULT_FRAMEWORK
 from simulators.kernels.energy import active_idle_w, idle_w_of
-from simulators.workload.llm.memory import fixed_sequence_bytes, kv_bytes_per_token
+from simulators.workload.llm.memory import (
+    fixed_sequence_bytes,
+    kv_bytes_per_token,
+    sequence_bytes,
+)
 from simulators.workload.llm.parallelism import Parallelism, Stage, state_layers
 from simulators.workload.operators import Column
 
@@ -371,14 +375,25 @@ class Replica:
     @property
     def kv_token_bytes(self) -> float:
         """Bytes of one token in the KV cache of the fullest GPU."""
-        whole = self.kernel_choices.keeps_whole_windows
+        whole = self.keeps_whole_windows
         return kv_bytes_per_token(self.model, self.layout, self.kv_dtype, whole_windows=whole)
+
+    def sequence_bytes(self, context: Column) -> Column:
+        """Return the bytes of a sequence of `context` tokens on the fullest GPU."""
+        whole = self.keeps_whole_windows
+        return sequence_bytes(self.model, self.layout, self.kv_dtype, context, whole_windows=whole)
 
     @property
     def fixed_sequence_bytes(self) -> float:
         """Bytes of a sequence on the fullest GPU that do not grow with its tokens."""
-        whole = self.kernel_choices.keeps_whole_windows
+        whole = self.keeps_whole_windows
         return fixed_sequence_bytes(self.model, self.layout, self.kv_dtype, whole_windows=whole)
+
+    @property
+    def keeps_whole_windows(self) -> bool:
+        """Whether layers with a window cache all tokens; never without an engine."""
+        has_engine = bool(self.framework or self.runtime.framework)
+        return has_engine and self.kernel_choices.keeps_whole_windows
 
     @property
     def kernel_choices(self) -> KernelChoices:
@@ -399,8 +414,10 @@ class Replica:
 
     @property
     def active_idle_w(self) -> float:
-        """Watts of a device during messages and launches."""
-        return standing_w(self.accelerator) if self.accelerator else active_idle_w(self.gpu)
+        """Watts of a device during messages and launches, within its power limit."""
+        if self.accelerator:
+            return standing_w(self.accelerator)
+        return min(active_idle_w(self.gpu), self.power_limit_w or np.inf)
 
     @property
     def resting_w(self) -> float:

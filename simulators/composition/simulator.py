@@ -52,9 +52,9 @@ from simulators.composition.uncertainty import (
 from simulators.core.columns import (
     LEVELS,
     Shares,
-    alike,
     batch_of,
     categories,
+    equal_row_groups,
     mapped,
     numbers,
     outcome,
@@ -146,10 +146,10 @@ def memory_of(
     weights = weight_bytes(model, layout, replica.dtype)
     if weights > replica.gpu.hbm_bytes:
         raise Infeasible("weights_exceed_hbm", _needs(weights, replica.gpu.hbm_bytes))
-    cached = numbers(batch, "batch")[where] * numbers(batch, "context")[where].astype(np.float64)
+    sequences, context = (numbers(batch, name)[where] for name in ("batch", "context"))
     return {
         "weight_bytes": np.full(where.size, weights),
-        "kv_bytes": cached * replica.kv_token_bytes,
+        "kv_bytes": sequences * replica.sequence_bytes(context.astype(np.float64)),
         "activation_bytes": np.asarray(
             activation_bytes(model, layout, replica.dtype, step.tokens, step.logits_rows)
         ),
@@ -234,7 +234,7 @@ class Composition:
     """The simulator of this package."""
 
     name: str = "composition"
-    version: int = 28
+    version: int = 29
     point: type = CompositionPoint
     metrics: type = CompositionMetrics
     facts: type = CompositionFacts
@@ -261,7 +261,7 @@ class Composition:
             for name, value in _graph_metrics(job, done).items():
                 out[name][row] = value
             shares[:, row] = done.shares
-        for every, group in alike(batch, SHARED):
+        for every, group in equal_row_groups(batch, SHARED):
             where = every[~is_graph[every]]
             if not where.size:
                 continue
@@ -315,7 +315,7 @@ class Composition:
         if _graph_rows(batch)[0]:
             job = _job_of(batch.to_pylist()[0])
             return graphs.explained_pass(job, graphs.price_pass(job))
-        [(where, group)] = alike(batch, SHARED)
+        [(where, group)] = equal_row_groups(batch, SHARED)
         replica, step = replica_of(group), step_of(batch, where)
         memory, context = memory_of(replica, step, batch, where), numbers(batch, "context")
         if reason := why_not(replica, memory, context)[0]:

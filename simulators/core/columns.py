@@ -108,7 +108,7 @@ def _members(
     return member
 
 
-def alike(
+def equal_row_groups(
     batch: pa.RecordBatch, names: Sequence[str]
 ) -> list[tuple[NDArray[np.int64], dict[str, Any]]]:
     """Return groups of rows with equal values in all named columns: row numbers and values."""
@@ -211,7 +211,7 @@ def outcome(
 
     arrays = {f.name: array(f) for f in schema}
     if shares is None:
-        evidence = [pa.nulls(rows, pa.float64()) for _ in SHARES]
+        evidence = [pa.nulls(rows, pa.float64())] * len(SHARES)
     else:
         evidence = [pa.array(share, mask=dead) for share in shares]
     return _answer(schema, arrays, infeasible, evidence)
@@ -232,29 +232,33 @@ def evaluate_pointwise(
     metrics: type[M],
     simulate: Callable[[P], M],
     batch: pa.RecordBatch,
-    level: int | None = None,
+    level: int | Callable[[P], int] | None = None,
 ) -> pa.RecordBatch:
     """Return the results of `simulate` for a batch. An `Infeasible` exception becomes a row.
 
-    `level` is the evidence level of all results, a position in `LEVELS`.
+    `level` is the evidence level of all results, or of a point, as positions in `LEVELS`.
     """
     schema = schema_of(cast(Any, metrics))
     found: list[M | None] = []
     reasons: list[str] = []
+    levels: list[int | None] = []
     for design in points_of(point, batch):
         try:
             found.append(simulate(design))
+            levels.append(level(design) if callable(level) else level)
             reasons.append("")
         except Infeasible as verdict:
             found.append(None)
+            levels.append(None)
             reasons.append(str(verdict))
     arrays = {
         f.name: pa.array([None if r is None else getattr(r, f.name) for r in found], f.type)
         for f in schema
     }
-    whole = [None if one is None or level is None else 1.0 for one in found]
     evidence = [
-        arrays.get(name, pa.array([w and w * (i == level) for w in whole], pa.float64()))
+        arrays.get(
+            name, pa.array([None if at is None else float(at == i) for at in levels], pa.float64())
+        )
         for i, name in enumerate(SHARES)
     ]
     return _answer(schema, arrays, reasons, evidence)

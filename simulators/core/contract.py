@@ -36,6 +36,7 @@ def choice(
     otherwise: str | None = None,
     part: str = "",
     given: bool = False,
+    acts_if: Mapping[str, Sequence[Any]] | None = None,
     default: Any = MISSING,
     **rule: Any,
 ) -> Any:
@@ -50,10 +51,13 @@ def choice(
         part: component that the field describes, such as `accelerator`.
         given: whether the field belongs to the question (a model, a load, a size) and not to the
             design. Results are then compared per value, unless a space says otherwise.
+        acts_if: columns, and those of their values with which this field has an effect; one such
+            value of one column is enough. No values: any value but the default of that column.
         default: as in `dataclasses.field`.
         **rule: allowed values, as in `ValueRule`: `at_least=1`, `above=0`, `known=(...)`.
     """
     metadata = {"doc": doc, "unit": unit, "names": names, "part": part, "given": given}
+    metadata |= {"acts_if": acts_if}
     metadata |= {"rule": ValueRule(**rule), "otherwise": otherwise}
     return field(metadata=metadata, default=default)
 
@@ -62,9 +66,14 @@ asked = functools.partial(choice, given=True)
 """Declare a field that belongs to the question, not to the design."""
 
 
-def group(kind: type) -> Any:
-    """Declare a field with a group of options: a frozen dataclass, documented by its docstring."""
-    return field(metadata={"doc": (kind.__doc__ or "").removesuffix(".")}, default=kind())
+def group(kind: type, *, switch: str = "") -> Any:
+    """Declare a field with a group of options: a frozen dataclass, documented by its docstring.
+
+    `switch` is an option of the group without which the others have no effect, unless these state
+    `acts_if` themselves.
+    """
+    metadata = {"doc": (kind.__doc__ or "").removesuffix("."), "switch": switch}
+    return field(metadata=metadata, default=kind())
 
 
 def given_of(kind: type) -> tuple[str, ...]:
@@ -138,7 +147,7 @@ class WarmsUp(Protocol):
 
 
 @runtime_checkable
-class Hints(Protocol):
+class EstimatesCost(Protocol):
     """A simulator that estimates the cost of points."""
 
     def cost_hint_s(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
@@ -243,6 +252,63 @@ class NamesWeakest(Protocol):
 
         Returns None for a design that takes no time.
         """
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorPart:
+    """The part of one layer in the 90 % interval of a metric.
+
+    `low` and `high` are parts of the squared logarithms of the interval's ends over the value: the
+    sum over layers is the square of the whole, and without a layer the rest remains.
+    """
+
+    metric: str
+    layer: str
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """A measurement that would narrow the intervals of a design.
+
+    `narrows`: by metric, the expected width of the interval (the logarithm of the ratio of its
+    ends) after the measurement over the width before.
+    """
+
+    what: str
+    layer: str
+    narrows: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorBudget:
+    """Layers of a design's intervals, the best measurements, and what those do together."""
+
+    parts: Sequence[ErrorPart]
+    measurements: Sequence[Measurement]
+    together: Mapping[str, float]
+
+
+@runtime_checkable
+class ExplainsErrors(Protocol):
+    """A simulator that divides the intervals of a design's metrics among layers."""
+
+    def explain_errors(self, point: Mapping[str, Any]) -> ErrorBudget:
+        """Return the error budget of one design; missing fields have their defaults.
+
+        Raises:
+            Infeasible: the design cannot exist.
+            UserError: a value is invalid, or the design has no intervals.
+        """
+
+
+@runtime_checkable
+class StatesBasis(Protocol):
+    """A simulator that states the measurements behind its constants and intervals."""
+
+    def rests_on(self, point: Mapping[str, Any]) -> str:
+        """Return the newest measured day and other bases of a design's figures; may be empty."""
 
 
 def weakest_of(rows: Sequence[Contribution]) -> Contribution | None:

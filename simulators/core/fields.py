@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import sys
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from math import inf, isfinite
 from operator import attrgetter
@@ -91,19 +91,19 @@ class ValueRule:
 def check_point(point: Any) -> None:
     """Raise `UserError` if fields of a point break their rules, with a line for each."""
     kind: Any = type(point)
-    _tell(rule.broken_by(name, attrgetter(name)(point)) for name, rule in rules_of(kind))
+    _raise_all(rule.broken_by(name, attrgetter(name)(point)) for name, rule in rules_of(kind))
 
 
 def check_batch(kind: type, batch: pa.RecordBatch) -> None:
     """Raise `UserError` if columns of a point type break rules, with one line per value."""
-    _tell(
+    _raise_all(
         rule.broken_by(name, value)
         for name, rule in rules_of(kind)
-        for value in _telling(batch.column(name))
+        for value in _values_to_check(batch.column(name))
     )
 
 
-def is_sound(kind: type, batch: pa.RecordBatch) -> bool:
+def obeys_rules(kind: type, batch: pa.RecordBatch) -> bool:
     """Return whether no column of a point type breaks a rule."""
     try:
         check_batch(kind, batch)
@@ -119,7 +119,7 @@ def rules_of(kind: Any) -> tuple[tuple[str, ValueRule], ...]:
     return tuple((name, rule) for name, rule in rules if rule != ValueRule())
 
 
-def _telling(column: pa.Array) -> list[Any]:
+def _values_to_check(column: pa.Array) -> list[Any]:
     """Return the values of a column that need a check: minimum and maximum, or each word."""
     import pyarrow as pa  # here, so that the help of a command does not load it
     import pyarrow.compute as pc
@@ -131,7 +131,7 @@ def _telling(column: pa.Array) -> list[Any]:
     return distinct
 
 
-def _tell(found: Iterable[UserError | None]) -> None:
+def _raise_all(found: Iterable[UserError | None]) -> None:
     broken = [error for error in found if error is not None]
     if len(broken) > 1:
         raise UserError("\n".join(map(str, broken)))
@@ -177,12 +177,54 @@ def columns_of(kind: Any) -> tuple[Column, ...]:
     hints, found = hints_of(kind), []
     for f in fields(kind):
         if dataclasses.is_dataclass(hints[f.name]):
-            inner = columns_of(hints[f.name])
-            found += [dataclasses.replace(c, name=f"{f.name}.{c.name}") for c in inner]
+            found += [_of_group(c, f.name, f.metadata) for c in columns_of(hints[f.name])]
         else:
             default = f.default if f.default_factory is MISSING else f.default_factory()
             found.append(Column(f.name, hints[f.name], default, f.metadata))
     return tuple(found)
+
+
+def _of_group(column: Column, group: str, about: Mapping[str, Any]) -> Column:
+    """Return a column of a group under its dotted name; it has an effect if the group is on."""
+    metadata = {**column.metadata}
+    if (switch := about.get("switch")) and column.name != switch and not metadata.get("acts_if"):
+        metadata["acts_if"] = {f"{group}.{switch}": ()}
+    return dataclasses.replace(column, name=f"{group}.{column.name}", metadata=metadata)
+
+
+def check_effects(kind: Any, axes: Mapping[str, Iterable[Any]]) -> None:
+    """Raise `UserError` if values of an axis have no effect at any value of the other axes.
+
+    An axis at its default alone is not refused: nobody asked for it.
+    """
+    values = {name: set(written) for name, written in axes.items()}
+    defaults = {c.name: c.default for c in columns_of(kind)}
+
+    def acts(name: str, acting: Sequence[Any]) -> bool:
+        return bool(values[name] & set(acting) if acting else values[name] - {defaults[name]})
+
+    _raise_all(
+        UserError(
+            f"{c.name} has no effect: {' and '.join(_stated(n, values[n]) for n in wanted)}; "
+            f"leave {c.name} out, or set {' or '.join(_wanted(n, v) for n, v in wanted.items())}"
+        )
+        for c in columns_of(kind)
+        if (wanted := c.metadata.get("acts_if"))
+        and values[c.name] - {c.default}
+        and not any(acts(name, acting) for name, acting in wanted.items())
+    )
+
+
+def _stated(name: str, values: Iterable[Any]) -> str:
+    return f"{name} is {', '.join(sorted(map(_word, values)))}"
+
+
+def _wanted(name: str, acting: Sequence[Any]) -> str:
+    return f"{name} to {' or '.join(map(_word, acting))}" if acting else name
+
+
+def _word(value: Any) -> str:
+    return "null" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def option_groups(kind: Any) -> dict[str, str]:

@@ -29,6 +29,7 @@ import sys
 import sysconfig
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -37,6 +38,32 @@ from typing import Any, TypeVar, cast
 from simulators.core.errors import UnknownNameError, UserError
 
 T = TypeVar("T")
+
+_LOOKED: ContextVar[dict[Any, Any] | None] = ContextVar("_LOOKED", default=None)
+
+
+@contextlib.contextmanager
+def single_scan() -> Iterator[None]:
+    """Look at the folders once for all names within the context, as if no file changed in it."""
+    if _LOOKED.get() is not None:
+        yield
+        return
+    token = _LOOKED.set({})
+    try:
+        yield
+    finally:
+        _LOOKED.reset(token)
+
+
+def cached_in_scan(key: object, find: Callable[[], T]) -> T:
+    """Return the result of `find`, which is remembered by its key within `single_scan`."""
+    known = _LOOKED.get()
+    if known is None:
+        return find()
+    if key not in known:
+        known[key] = find()
+    return cast(T, known[key])
+
 
 READ_BY_PATH = (".json", ".onnx")
 """Suffixes of other tools' files that may replace a name."""
@@ -90,6 +117,9 @@ class Folder:
 
     def names(self) -> tuple[str, ...]:
         """Return all known names, sorted."""
+        return cached_in_scan((self, "names"), self._names)
+
+    def _names(self) -> tuple[str, ...]:
         names = {file.stem for file in self._files()}
         return tuple(sorted(name for name in names if not name.startswith("_")))
 
@@ -110,6 +140,9 @@ class Folder:
             UnknownNameError: the name is unknown.
             UserError: the path does not exist.
         """
+        return cached_in_scan((self, "find", name), lambda: self._find(name))
+
+    def _find(self, name: str) -> Path:
         self.check_length(name)
         name, _ = self.parted(name)
         ends_as_file = name.endswith((self.suffix, *READ_BY_PATH))
@@ -141,10 +174,13 @@ class Folder:
 
     def load(self, name: str, read: Callable[[Path], T]) -> T:
         """Return `read(file)` for the file of a name, cached per version of the file."""
-        return once(read, self.find(name))
+        return cached_in_scan((self, read, name), lambda: once(read, self.find(name)))
 
     def has(self, name: str) -> bool:
         """Return whether a name or an alias is known."""
+        return cached_in_scan((self, "has", name), lambda: self._has(name))
+
+    def _has(self, name: str) -> bool:
         if any((place / f"{name}{self.suffix}").is_file() for place in self.places):
             return True
         return folded(name) in self._spellings() or name in self.names()
@@ -212,16 +248,16 @@ def folded(name: str) -> str:
 class _Simulators(Folder):
     """The folder of simulators: packages of `simulators/` with a `simulator.py`."""
 
-    def names(self) -> tuple[str, ...]:
+    def _names(self) -> tuple[str, ...]:
         shipped = (file.parent.name for file in self.shipped.glob("*/simulator.py"))
-        return tuple(sorted({*super().names(), *shipped}))
+        return tuple(sorted({*super()._names(), *shipped}))
 
-    def find(self, name: str) -> Path:
+    def _find(self, name: str) -> Path:
         self.check_length(name)
         if os.sep in name and (inside := Path(name) / "simulator.py").is_file():
             return inside  # a folder of the user
         file = self.shipped / name / "simulator.py"
-        return file if file.is_file() and name not in super().names() else super().find(name)
+        return file if file.is_file() and name not in super()._names() else super()._find(name)
 
 
 SIMULATORS = _Simulators("simulator", "simulators", ".py", package=".")

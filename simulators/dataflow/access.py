@@ -47,6 +47,7 @@ LEAK = 3
 HOP = 3
 DIM, BOUND, LEVEL, AFTER = range(4)
 USED, FAN, SPLIT = range(3)
+MASK, HOME = range(2)
 
 
 class Problem(NamedTuple):
@@ -72,6 +73,7 @@ class Problem(NamedTuple):
     sums: IntMatrix  # whole tiles and steps x states of two dimensions
     rank: Ints  # one dimension as a rank
     has_partial_tiles: Ints  # whether the last tile of a dimension is smaller
+    held: Ints  # mask of the tensors that are wholly in a level, and that level
 
 
 LOOPS = COUNTS = array(i8, 3)
@@ -197,7 +199,8 @@ def lay_out(problem: Problem, loops: Ints, keep: Ints) -> int:
             if keep[level] >> tensor & 1:
                 tile = tile_words(problem.terms, tensor, extents, level, -1)
                 problem.tiles[level, tensor] = tile
-                held += tile
+                if level != problem.held[HOME] or not problem.held[MASK] >> tensor & 1:
+                    held += tile
         if held > sizes[level, CAPACITY]:
             return -TOO_LARGE
     used = split = 1
@@ -231,6 +234,24 @@ def note_accesses(
     if child < counts.shape[0]:
         counts[child, tensor, FILLS] = fills
     return level
+
+
+@kernel(i8(PROBLEM, COUNTS), no_refcount=True)
+def drop_held(problem: Problem, counts: Ints) -> int:
+    """Remove accesses of tensors that are wholly in a level: from outside and into it.
+
+    Returns the mask of these tensors.
+    """
+    mask, home = problem.held[MASK], problem.held[HOME]
+    for tensor in range(TENSORS):
+        if mask >> tensor & 1:
+            for level in range(home):
+                for action in range(3):
+                    counts[level, tensor, action] = 0
+                    problem.totals[level, tensor, action] = 0
+            counts[home, tensor, FILLS] = 0
+            problem.totals[home, tensor, FILLS] = 0
+    return int(mask)
 
 
 @kernel(i8(PROBLEM, LOOPS, KEEP, i8, COUNTS), no_refcount=True)

@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simulators.catalog.accelerator import TENSORS, Accelerator, Level
+from simulators.catalog.accelerator import FLOAT, TENSORS, Accelerator, Level
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import PACKAGE, read_toml
 from simulators.core.jit import Floats, Ints, array, f8, i8, kernel
 from simulators.dataflow import access as at
-from simulators.dataflow.access import Problem, count, count_partial, lay_out
+from simulators.dataflow.access import Problem, count, count_partial, drop_held, lay_out
 from simulators.dataflow.mapping import LoopNest, encode
 from simulators.workload.loop_nest import Layer
 
@@ -48,7 +48,7 @@ def machine_of(accelerator: Accelerator) -> Machine:
     return _machine_of(accelerator, TECHNOLOGY.stat().st_mtime_ns)
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=1024)
 def _machine_of(accelerator: Accelerator, _version: int) -> Machine:
     levels = accelerator.levels
     meshes = [*(level.mesh for level in levels), accelerator.mac.mesh]
@@ -102,7 +102,9 @@ def mac_energy_pj(accelerator: Accelerator) -> float:
     if given is not None:
         base_nm = accelerator.energy_node_nm or accelerator.node_nm
     else:
-        given = _by_precision(table["mac"]["pj"], accelerator.mac.word_bits)
+        mac = accelerator.mac
+        by_width = table["mac"] if mac.arithmetic == FLOAT else table["mac"][mac.arithmetic]
+        given = _by_precision(by_width["pj"], mac.word_bits)
     return float(given * (accelerator.node_nm / base_nm) ** table["energy_exponent"])
 
 
@@ -111,15 +113,29 @@ def area_mm2(accelerator: Accelerator) -> float:
 
     The area follows the technology table even where energies are given.
     """
-    table = read_toml(TECHNOLOGY)
-    scale = (accelerator.node_nm / table["node_nm"]) ** table["area_exponent"]
-    mac = accelerator.mac
-    um2 = mac.instances * _by_precision(table["mac"]["um2"], mac.word_bits)
+    table, mac = read_toml(TECHNOLOGY), accelerator.mac
+    version = TECHNOLOGY.stat().st_mtime_ns
+    cells = _shrunk(accelerator.node_nm, "cell_um2", version)
+    gates = _shrunk(accelerator.node_nm, "nand2_um2", version)
+    um2 = gates * mac.instances * _by_precision(table["mac"]["um2"], mac.word_bits)
     for level in accelerator.levels:
         if level.kind != "dram" and level.depth is not None:
             bits = level.depth * level.width_bits * level.instances
-            um2 += bits * table[level.kind]["um2_per_bit"]
-    return float(um2 * scale / UM2_PER_MM2)
+            scale = cells if level.kind == "sram" else gates
+            um2 += scale * bits * table[level.kind]["um2_per_bit"]
+    return float(um2 / UM2_PER_MM2)
+
+
+@functools.lru_cache(maxsize=256)
+def _shrunk(node_nm: float, part: str, _version: int) -> float:
+    """Return the area of a part at a node, relative to the technology table's node."""
+    table = read_toml(TECHNOLOGY)
+    known = table["area_by_node"]
+    nodes = np.log([node_nm, table["node_nm"]])
+    here, base = np.interp(nodes, np.log(known["nm"]), np.log(known[part]))
+    below = min(0.0, float(nodes[0] - np.log(known["nm"][0])))  # beyond the table, the square
+    above = max(0.0, float(nodes[0] - np.log(known["nm"][-1])))
+    return math.exp(here - base + table["area_exponent"] * (below + above))
 
 
 def _table_pj(level: Level, rows: int | None, node_nm: float) -> list[float]:
@@ -211,6 +227,8 @@ def evaluate(problem: Problem, loops: Ints, keep: Ints, counts: Ints, out: Float
         compute = count_partial(problem, loops, keep, counts)
     else:
         compute = count(problem, loops, keep, temporal, counts)
+    if problem.held[at.MASK]:
+        drop_held(problem, counts)
     charge(problem, keep, counts, compute, out)
     return at.FEASIBLE
 
@@ -302,7 +320,16 @@ def problem_of(layer: Layer, accelerator: Accelerator) -> Problem:
         sums=np.zeros((2, 4), np.int64),
         rank=np.zeros(4, np.int64),
         has_partial_tiles=np.zeros(1, np.int64),
+        held=held_tensors(accelerator),
     )
+
+
+def held_tensors(accelerator: Accelerator) -> Ints:
+    """Return the mask of the tensors that a level holds as a whole, and the level's position."""
+    for k, level in enumerate(accelerator.levels):
+        if level.holds:
+            return np.array([sum(1 << TENSORS.index(t) for t in level.holds), k], np.int64)
+    return np.array([0, -1], np.int64)
 
 
 def evaluated(mapping: LoopNest, layer: Layer, accelerator: Accelerator) -> Evaluation | str:

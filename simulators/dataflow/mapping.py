@@ -6,10 +6,10 @@ over a dimension may multiply to more than its size: the last iteration of each 
 the dimension ends.
 
 A shipped network is a TOML file with a list of layers: ResNet-50, VGG-16, MobileNet, BERT, Llama
-blocks. A layer that `feeds_next` is read by the next layer alone; `blocks` is the number of
-repetitions of the list. Equal layers appear once, with their count. In YAML, a network is a list of
-layers or a Timeloop problem, an accelerator a Timeloop architecture, a mapping a list of levels or
-Timeloop's directives.
+blocks; `blocks` is the number of repetitions of the list. `network` reads how layers are connected.
+Equal layers appear once here, with their count. In YAML, a network is a list of layers or a
+Timeloop problem, an accelerator a Timeloop architecture, a mapping a list of levels or Timeloop's
+directives.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from simulators.catalog.accelerator import TENSORS, Accelerator, load_accelerator
+from simulators.catalog.accelerator import TENSORS, Accelerator, load_accelerator, sheet_name
 from simulators.core.errors import UnknownNameError, UserError, suggestion
-from simulators.core.folder import Folder, read_toml, reader
+from simulators.core.folder import ACCELERATORS, Folder, read_toml, reader
 from simulators.core.jit import Ints
 from simulators.dataflow import access as at
 from simulators.workload.loop_nest import Layer, bmm, conv, dwconv, einsum, matmul
@@ -209,38 +209,22 @@ def network(name: str) -> tuple[Counted, ...]:
     4089
     """
     distinct: dict[tuple[object, ...], Counted] = {}
-    for chain in chains(name):
-        for layer in chain:
-            key = (layer.dims, layer.bounds, layer.tensors)
-            first, times = distinct.get(key, (layer, 0))
-            distinct[key] = (first, times + 1)
+    for layer in NETWORKS.load(name, _layers):
+        key = (layer.dims, layer.bounds, layer.tensors)
+        first, times = distinct.get(key, (layer, 0))
+        distinct[key] = (first, times + 1)
     return tuple(distinct.values())
 
 
-def chains(name: str) -> tuple[tuple[Layer, ...], ...]:
-    """Return a network's layers as chains in which only the next layer reads an output.
-
-    Blocks of ResNet end at the sum with their input; attention and feed-forward are chains of two.
-
-    Raises:
-        UnknownNameError: the network is unknown.
-        UserError: the file is invalid.
-    """
-    return NETWORKS.load(name, _chains)
-
-
-def _chains(file: Path) -> tuple[tuple[Layer, ...], ...]:
-    found: list[list[Layer]] = []
-    content, feeds = read_toml(file), False
+def _layers(file: Path) -> tuple[Layer, ...]:
+    content = read_toml(file)
     if not isinstance(content.get("layers"), list):
         raise UserError(f"{file}: a network is a list of 'layers'")
+    found: list[Layer] = []
     for entry in content["layers"]:
         layer, times = layer_from(entry, str(file))
-        if not feeds:
-            found.append([])
-        found[-1] += [layer] * times
-        feeds = entry.get("feeds_next", False)
-    return tuple(map(tuple, found)) * int(content.get("blocks", 1))
+        found += [layer] * times
+    return tuple(found) * int(content.get("blocks", 1))
 
 
 def layers_of(name: str, layer: str) -> tuple[Counted, ...]:
@@ -283,12 +267,17 @@ def layer_from(entry: Mapping[str, Any], where: str) -> Counted:
         raise UserError(f"{where}: layer '{name}': {kinds[0]}: {said}") from error
 
 
-TIMELOOP, ZIGZAG = "timeloop", "zigzag"
+TIMELOOP, ZIGZAG, ACCELFORGE = "timeloop", "formats.hardware.zigzag", "formats.hardware.accelforge"
 
 
 def is_file(name: str) -> bool:
     """Return whether a name is the path of a YAML file."""
     return name.endswith((".yaml", ".yml"))
+
+
+def accelerator_file(name: str) -> Path:
+    """Return the file of an accelerator, by name or path."""
+    return Path(name) if is_file(name) else ACCELERATORS.find(sheet_name(name))
 
 
 def read_yaml(path: Path) -> Any:
@@ -333,7 +322,7 @@ def layers_named(name: str, layer: str) -> tuple[Counted, ...]:
 
 
 def accelerator_named(name: str) -> Accelerator:
-    """Return the accelerator with a name, or of a TOML file, or of Timeloop or ZigZag.
+    """Return the accelerator with a name, or of a TOML file, or of Timeloop, AccelForge or ZigZag.
 
     Raises:
         UserError: the accelerator is missing or invalid.
@@ -347,9 +336,12 @@ def accelerator_named(name: str) -> Accelerator:
     elif "architecture" in table:
         read = reader(TIMELOOP, "accelerator_of_architecture")
         accelerator = read(table["architecture"], Path(name))
+    elif "arch" in table:
+        accelerator = reader(ACCELFORGE, "accelerator_of_arch")(table["arch"], Path(name))
     else:
         raise UserError(
-            f"{name}: no 'architecture' of Timeloop and no 'operational_array' of ZigZag in it"
+            f"{name}: no 'architecture' of Timeloop, 'arch' of AccelForge or 'operational_array' "
+            "of ZigZag in it"
         )
     return accelerator
 

@@ -39,11 +39,11 @@ import numpy as np
 import pyarrow as pa
 
 from simulators.core.calibration import read_calibration
-from simulators.core.columns import EXTRAPOLATED, FITTED, alike, outcome, shares_of
+from simulators.core.columns import EXTRAPOLATED, FITTED, equal_row_groups, outcome, shares_of
 from simulators.core.contract import choice, metric
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.fields import check_batch
-from simulators.core.folder import once
+from simulators.core.folder import once, reader
 from simulators.core.jit import Floats
 
 NONE = "none"
@@ -200,7 +200,8 @@ FOLDER = Path(__file__).parent / "calibration"
 DEVICE_FORMAT = 2
 """Version of device files. Format 1 has no weights of fused kernels."""
 
-SUFFIX = ".json"
+SUFFIX, ONNX = ".json", ".onnx"
+"""Suffixes of device files and of networks as files."""
 
 LEAST = 0.02
 """Least latency of a network, as a share of the mean; degenerate cells would have less."""
@@ -344,7 +345,9 @@ class EdgePoint:
         f"search space: {', '.join(SPACES)}", default=CELL_SPACE, known=tuple(SPACES), given=True
     )
     network: str = choice(
-        "network in the notation of its search space; empty: the cell of the six edges", default=""
+        "network in the notation of its search space, or the path of an ONNX file of FBNet or "
+        "Once-for-all; empty: the cell of the six edges",
+        default="",
     )
     op_0_1: str = _edge("operation of a cell from its input to node 1")
     op_0_2: str = _edge("operation from the input to node 2")
@@ -389,7 +392,7 @@ class Edge:
         texts = _texts(batch)
         out = {name: np.full(batch.num_rows, np.nan) for name in EdgeMetrics.__dataclass_fields__}
         level = np.zeros(batch.num_rows, np.int64)
-        for where, group in alike(batch, ("device", "search_space", "accuracy")):
+        for where, group in equal_row_groups(batch, ("device", "search_space", "accuracy")):
             named = [texts[i] for i in where]
             weights = device(group["search_space"], group["device"])
             columns = weights.seconds(features(group["search_space"], named))
@@ -406,7 +409,8 @@ class Edge:
         """Return the files that a point depends on: calibration, device file and accuracies."""
         if name == "search_space":
             return (calibration_of(str(value)),)
-        if (name == "device" and str(value).endswith(SUFFIX)) or (name == "accuracy" and value):
+        is_file = str(value).endswith({"device": SUFFIX, "network": ONNX}.get(name, "\n"))
+        if is_file or (name == "accuracy" and value):
             return (Path(str(value)),)
         return ()
 
@@ -426,7 +430,13 @@ def _texts(batch: pa.RecordBatch) -> list[str]:
     for text, space in zip(named, spaces, strict=True):
         if not text and space != CELL_SPACE:
             raise UserError(f"network is missing: what is one of {space}, as text?")
-    return [text or cell for text, cell in zip(named, cells, strict=True)]
+    files = {asked for asked in zip(named, spaces, strict=True) if asked[0].endswith(ONNX)}
+    read = reader("onnx_search_space", "network_of_onnx") if files else None
+    known = {(file, space): read(Path(file), space) for file, space in sorted(files) if read}
+    return [
+        known.get((text, space)) or text or cell
+        for text, cell, space in zip(named, cells, spaces, strict=True)
+    ]
 
 
 def _accuracies(file: Path) -> Mapping[str, float]:

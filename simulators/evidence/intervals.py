@@ -38,9 +38,9 @@ def uniform_band(lo: float, hi: float) -> Band:
 
 
 WIDEST = uniform_band(1.0 / UNKNOWN, UNKNOWN)
-BY_SHEET = uniform_band(1.0 / UNKNOWN, UNKNOWN**2)
-"""Band of a lower bound from a data sheet, by choice: libraries reach a part of the stated rates,
-and some rates are estimated themselves."""
+BY_SHEET = uniform_band(1.0, UNKNOWN**2)
+"""Band of a lower bound from a data sheet, by choice: libraries reach a part of the stated
+rates."""
 
 
 def band_from(table: Mapping[str, Any]) -> Band:

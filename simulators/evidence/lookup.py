@@ -11,9 +11,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -22,7 +20,7 @@ from simulators.catalog.engine import ENGINE_FILES, library_order
 from simulators.catalog.gpu import Gpu, is_alike, load_gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UserError
-from simulators.core.folder import GPUS, MEMORIES, PACKAGE, read_toml
+from simulators.core.folder import GPUS, MEMORIES, PACKAGE, cached_in_scan, read_toml
 from simulators.evidence import transfer
 from simulators.evidence.intervals import BY_SHEET, Band
 
@@ -87,23 +85,12 @@ def _places(home: str) -> tuple[Path, ...]:
     return (*own, CALIBRATIONS)
 
 
-@contextmanager
-def fixed_stamp() -> Iterator[None]:
-    """Read the modification times of the folders once for all prices within the context."""
-    token = _FIXED.set(stamp())
-    try:
-        yield
-    finally:
-        _FIXED.reset(token)
-
-
-_FIXED: ContextVar[Stamp] = ContextVar("_FIXED", default=())
-
-
 def stamp() -> Stamp:
     """Return when the calibration folders last changed. Cheap, because every price calls it."""
-    if looked := _FIXED.get():
-        return looked
+    return cached_in_scan(stamp, _stamp)
+
+
+def _stamp() -> Stamp:
     written: list[int] = []
     for place, *folders in _folders(places()):
         written.append(_mtime_ns(place))

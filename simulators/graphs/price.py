@@ -25,7 +25,7 @@ from simulators.catalog.cluster import Cluster
 from simulators.catalog.gpu import Gpu
 from simulators.collectives.price import collective_time
 from simulators.core.calibration import read_calibration
-from simulators.core.columns import FITTED, LEVELS, Shares
+from simulators.core.columns import DATASHEET, EXTRAPOLATED, FITTED, LEVELS, MEASURED, Shares
 from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible
 from simulators.core.folder import PACKAGE
@@ -43,7 +43,7 @@ from simulators.graphs.launches import (
 )
 from simulators.kernels.energy import energy_j, idle_w_of
 from simulators.kernels.price import Level, flops, moved_bytes, price
-from simulators.workload.graphs.families import draw
+from simulators.workload.graphs.families import draw, family_of
 from simulators.workload.graphs.graph import (
     Footprint,
     Graph,
@@ -56,6 +56,7 @@ from simulators.workload.operators import Attention, Compute, Elementwise, Gemm,
 from simulators.workload.precision import BYTES
 
 CALIBRATION = PACKAGE / "graphs" / "calibration" / "pytorch.toml"
+WHOLE_MODELS = PACKAGE / "graphs" / "calibration" / "whole_models.toml"
 
 SCALARS = ("reads", "writes", "heads", "kv_heads", "head_dim", "top_k")
 """Fields that are one number for a whole column of operators."""
@@ -237,7 +238,7 @@ BUCKET_BYTES = 25e6
 MOST_BUCKETS = 256
 """Largest number of buckets; more buckets hardly change the exposed time."""
 
-READS = (CALIBRATION,)
+READS = (CALIBRATION, WHOLE_MODELS)
 """Files that every pass depends on, besides the files of kernels and collectives."""
 
 PASSES = 3.0
@@ -276,6 +277,44 @@ class GraphJob:
         return replace(fitted, launch_s=launch_s, synchronises=self.synchronises)
 
 
+@dataclass(frozen=True)
+class ModelGroup:
+    """What measurements of whole models say about a group of families.
+
+    `level` is the best evidence level of any of the group's times. Without an interval, `lo` and
+    `hi` are 0 and the interval is that of the kernels.
+    """
+
+    factor: float = 1.0  # measured over predicted seconds
+    lo: float = 0.0
+    hi: float = 0.0
+    level: int = DATASHEET
+
+
+def model_group(job: GraphJob) -> ModelGroup:
+    """Return the group of a pass; times of families without measured models are `datasheet`.
+
+    Times on a GPU on which no model of the group was measured are `extrapolated`. A runtime without
+    measured models takes the factor of the other one, so that compiled passes are not slower.
+    """
+    phase = "training" if job.load.training else INFERENCE
+    bits = 8 * BYTES[job.dtype]
+    family, other = family_of(job.model), ModelGroup()
+    for one in read_calibration(WHOLE_MODELS)["whole_models"].values():
+        if family not in one["families"] or (one["phase"], one["bits"]) != (phase, bits):
+            continue
+        factor = one["factor"] if one["is_known"] else 1.0
+        if one["eager"] != job.is_launched:
+            other = ModelGroup(factor)
+        elif not one["is_known"]:
+            return ModelGroup()
+        else:
+            is_measured = (job.gpu.measured_as or job.gpu.name) in one["gpus"]
+            level = FITTED if is_measured and not job.gpu.is_what_if else EXTRAPOLATED
+            return ModelGroup(factor, one["lo"], one["hi"], level)
+    return other
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pass:
     """Time, energy and memory of one pass on each GPU."""
@@ -304,8 +343,10 @@ class Pass:
         return float(sum(getattr(part, name) for part in self.spans.values()))
 
 
-def price_pass(job: GraphJob) -> Pass:
+def price_pass(job: GraphJob, *, by_group: bool = True) -> Pass:
     """Return time, energy and memory of a pass.
+
+    `by_group`: apply the factor, interval and evidence of the model's group of families.
 
     Raises:
         Infeasible: weights or activations do not fit into memory.
@@ -318,13 +359,17 @@ def price_pass(job: GraphJob) -> Pass:
     if training:
         launches += (*backward_launches(graph, job.dtype), _optimizer(graph, job.dtype))
     priced = price_launches(launches, job.gpu)
+    group = model_group(job) if by_group else ModelGroup(level=MEASURED)
+    priced = _scaled(priced, group)
     spans = {phase: span(priced, job.gpu, phase, job.framework) for phase in job.phases}
+    if group.lo:
+        spans = {phase: _within(one, group) for phase, one in spans.items()}
     exposed_s, exposed_level = 0.0, FITTED
     if training and job.replicas > 1:
         exposed_s, exposed_level = _exposed_s(job, graph.parameters, spans[BACKWARD].latency_s)
     seconds = priced.seconds * slowdown(priced, job.gpu, job.framework)
     by_level = np.bincount(priced.levels, seconds, minlength=len(LEVELS))
-    by_level[FITTED] += sum(part.launch_s for part in spans.values())
+    by_level[max(FITTED, group.level)] += sum(part.launch_s for part in spans.values())
     by_level[exposed_level] += exposed_s
     attends = np.array([isinstance(launch.kernel, Attention) for launch in launches], bool)
     return Pass(
@@ -337,6 +382,18 @@ def price_pass(job: GraphJob) -> Pass:
         shares=by_level / by_level.sum(),
         priced=priced,
     )
+
+
+def _scaled(priced: PricedLaunches, group: ModelGroup) -> PricedLaunches:
+    """Return launches with the factor of their group, and no better evidence than the group's."""
+    names = ("seconds", "lo_s", "hi_s", "joules")
+    columns = {name: group.factor * getattr(priced, name) for name in names}
+    return replace(priced, levels=np.maximum(priced.levels, group.level), **columns)
+
+
+def _within(one: PhaseTime, group: ModelGroup) -> PhaseTime:
+    """Return the phase with the interval of its group."""
+    return replace(one, lo_s=group.lo * one.latency_s, hi_s=group.hi * one.latency_s)
 
 
 def explained_pass(job: GraphJob, one: Pass) -> list[Contribution]:

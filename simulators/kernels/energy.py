@@ -127,7 +127,7 @@ def formula_w(model: PowerModel, operator: Compute, gpu: Gpu, latency_s: Floats)
     g = moved_bytes(operator) / (gpu.hbm_bytes_per_s * latency_s)
     idle_w = idle_w_of(gpu)
     sms, memory = _relative_power(gpu)
-    core = sms * power_at_clock(gpu.clock_share) * (model.active_idle + share * np.minimum(f, 1.0))
+    core = _core_power(gpu) * (model.active_idle + share * np.minimum(f, 1.0))
     streams = model.memory * np.minimum(g, 1.0)
     demand_w = idle_w + (gpu.tdp_w - idle_w) * (core + memory * streams)
     # The limit scales with the SMs; memory that scales more than the SMs adds the difference.
@@ -148,6 +148,15 @@ def _relative_power(gpu: Gpu) -> tuple[float, float]:
     clock = round(gpu.clock_hz / (base.clock_hz * gpu.clock_share), CLOCK_DIGITS)
     sms = gpu.sm_count / base.sm_count * power_at_clock(clock)
     return sms, gpu.hbm_bytes_per_s / base.hbm_bytes_per_s
+
+
+def _core_power(gpu: Gpu) -> float:
+    """Return the power of the SMs at a GPU's clock, relative to its base GPU at full clock."""
+    if _relative_power(gpu) == (1.0, 1.0):
+        return power_at_clock(gpu.clock_share)
+    base = base_gpu(gpu)
+    clock = round(gpu.clock_hz / base.clock_hz, CLOCK_DIGITS)
+    return gpu.sm_count / base.sm_count * power_at_clock(clock)
 
 
 def power_at_clock(clock_share: float) -> float:
@@ -238,9 +247,7 @@ def with_power_shares(gpu: Gpu, idle: float, limit: float) -> Gpu:
 def active_idle_w(gpu: Gpu) -> float:
     """Return the watts of a GPU between the kernels of a stream, while its clocks run."""
     idle_w = idle_w_of(gpu)
-    sms, _ = _relative_power(gpu)
-    active = sms * power_at_clock(gpu.clock_share) * power_model_of(gpu).active_idle
-    return idle_w + (gpu.tdp_w - idle_w) * active
+    return idle_w + (gpu.tdp_w - idle_w) * _core_power(gpu) * power_model_of(gpu).active_idle
 
 
 def power_model_of(gpu: Gpu) -> PowerModel:

@@ -24,7 +24,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulators.catalog.gpu import GPU_SCALES, Gpu, load_gpu, what_if
-from simulators.core.columns import alike, numbers, outcome, shares_of
+from simulators.core.columns import equal_row_groups, numbers, outcome, shares_of
 from simulators.core.contract import choice, metric
 from simulators.core.errors import UserError
 from simulators.core.fields import check_batch
@@ -374,7 +374,7 @@ class Kernels:
         level = np.zeros(rows, np.int64)
         used = {name for op in OPS.values() for name in op.sizes} | {"past_tokens"}
         sizes = {name: numbers(batch, name).astype(np.float64) for name in sorted(used)}
-        for where, named in alike(batch, GROUPED_BY):
+        for where, named in equal_row_groups(batch, GROUPED_BY):
             group = _with_formats(named)
             local = {name: column[where] for name, column in sizes.items()}
             gpu = what_if(load_gpu(group["gpu"]), **{scale: group[scale] for scale in GPU_SCALES})

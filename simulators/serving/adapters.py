@@ -17,8 +17,9 @@ import numpy as np
 from simulators.composition.replica import NOTHING, Replica
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.jit import Floats
-from simulators.serving.deployment import Hardware
-from simulators.serving.point import BY_TOKEN, ServingPoint
+from simulators.serving.options import BY_TOKEN
+from simulators.serving.point import ServingPoint
+from simulators.serving.prices.hardware import Hardware
 from simulators.workload.llm.transformer import ALL, ATTENTION, adapter_numbers
 from simulators.workload.precision import number_bytes, precision
 
@@ -128,7 +129,7 @@ def slots_of(point: ServingPoint) -> int:
     S-LoRA, whose kernels gather by token, keeps adapters and KV cache in the same pages: by default
     the mean number of adapters of a full batch.
 
-    >>> from simulators.serving.point import LoraConfig
+    >>> from simulators.serving.options import LoraConfig
     >>> slots_of(ServingPoint("llama3_1_8b", "h100_sxm", max_batch=128, lora=LoraConfig(200)))
     128
     """

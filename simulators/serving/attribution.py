@@ -6,6 +6,10 @@ twice the tensor parallelism is split into faster kernels, slower sums, and more
 one option changed all of them.
 
 Where ranks of data-parallel attention differ, the limits and blocks of all ranks together are kept.
+
+Messages over equal links and launches of an equal runtime differ by the GPU alone, so they change
+together with its kernels. What the simulator leaves unexplained of a measured difference most
+likely lies where the options that differ change predictions, on measured pairs of one such option.
 """
 
 from __future__ import annotations
@@ -14,16 +18,15 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
-from simulators.core.calibration import read_calibration
 from simulators.core.errors import UserError
 from simulators.core.fields import columns_of, updated
-from simulators.core.folder import once
-from simulators.serving.deployment import Deployment, Hardware
-from simulators.serving.measured_deployments import with_intervals
-from simulators.serving.point import AUTO, DEMANDED, EVENT, OFF, ON, ServingPoint
+from simulators.serving.deployment import Deployment
+from simulators.serving.measured.intervals import error_shares, remainders, with_intervals
+from simulators.serving.options import AUTO, EVENT, OFF, ON
+from simulators.serving.point import DEMANDED, ServingPoint
+from simulators.serving.prices.hardware import Hardware
 from simulators.serving.run import PreparedRun, RunCache, prepare
 
 GROUPS = KERNELS, COMMUNICATION, HOST, SCHEDULING, KV_CACHE, SPECULATION, LOAD = (
@@ -69,8 +72,6 @@ _PREFIXES = {
 """Beginnings of the fields of a group; `runtime` decides about rules of its release, while its
 kernels and launches follow the replicas. All other fields describe kernels."""
 
-CALIBRATION = Path(__file__).parent / "calibration" / "differences.toml"
-
 RESOLVED = {
     "chunk_size": "token_budget",
     "max_batch": "max_num_seqs",
@@ -79,6 +80,19 @@ RESOLVED = {
     "cache.prefix_caching": "is_prefix_caching",
 }
 """Options that a point may leave to the engine, and the attributes that hold their values."""
+
+
+RELEASE = "release"
+OPTIONS = {
+    "GPU": ("gpu",),
+    "precision": ("dtype", "kv_dtype"),
+    RELEASE: ("runtime",),
+    "tensor parallelism": ("tp",),
+    "expert parallelism": ("ep",),
+    "chunk size": ("chunk_size",),
+    "speculation": ("speculation.method", "speculation.num_draft_tokens"),
+}
+"""Options of a deployment that benchmarks record, and the fields of a point that they set."""
 
 
 def group_of(name: str) -> str:
@@ -128,15 +142,6 @@ class Design:
         return {name: attrgetter(name)(self.point) for name in names if group_of(name) == group}
 
 
-def error_shares() -> Mapping[str, float]:
-    """Return, by metric, the half-width of ln(new / old) over the combined half-width of both.
-
-    Below 1, because two predictions of one simulator have errors in common.
-    """
-    fitted = once(read_calibration, CALIBRATION)["share"]
-    return {"tokens_per_s": fitted["tpot_mean_s"], **fitted}
-
-
 def design_of(point: ServingPoint, cache: RunCache | None = None) -> Design:
     """Return a design to be mixed with another one.
 
@@ -162,6 +167,24 @@ class Mixtures:
 
     old: Design
     new: Design
+    changed: Collection[str] = ()  # `OPTIONS` that differ, though no field does
+
+    @property
+    def remainder(self) -> Mapping[str, float]:
+        """Likely shares of groups in what is unexplained; empty if unknown.
+
+        The mean over the options that differ and have measured pairs.
+        """
+        points = self.old.point, self.new.point
+        differ = [
+            option
+            for option, names in OPTIONS.items()
+            if option in self.changed
+            or any(len({attrgetter(name)(one) for one in points}) > 1 for name in names)
+        ]
+        known = [remainders()[option] for option in differ if option in remainders()]
+        groups = dict.fromkeys(group for shares in known for group in shares)
+        return {n: math.fsum(one.get(n, 0.0) for one in known) / len(known) for n in groups}
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -173,6 +196,8 @@ class Mixtures:
         are_others = old.hardware != new.hardware
         if group == KERNELS:
             return are_others
+        if group in self._with_kernels:
+            return False
         if group == COMMUNICATION:
             return are_others and any(one.hardware.replica.layout.gpus > 1 for one in (old, new))
         if group == HOST:
@@ -181,6 +206,19 @@ class Mixtures:
         if group == SCHEDULING:
             return differ or old.point.attention_dp != new.point.attention_dp
         return differ or (group == KV_CACHE and old.kv_blocks != new.kv_blocks)
+
+    @property
+    def _with_kernels(self) -> Collection[str]:
+        """Groups that differ by the GPU alone, and change together with its kernels."""
+        old, new = (one.hardware.replica for one in (self.old, self.new))
+        if old.gpu == new.gpu or old.layout != new.layout or old.runtime.name != new.runtime.name:
+            return ()
+        found = []
+        if old.gpu.link_bytes_per_s == new.gpu.link_bytes_per_s:
+            found.append(COMMUNICATION)
+        if self.old.fields(HOST) == self.new.fields(HOST):
+            found.append(HOST)
+        return found
 
     @property
     def confirmed_by(self) -> Mapping[str, str]:
@@ -207,6 +245,7 @@ class Mixtures:
         Raises:
             Infeasible: the mixture cannot exist, since no request fits.
         """
+        taken = [*taken, *(self._with_kernels if KERNELS in taken else ())]
         by = {group: self.new if group in taken else self.old for group in GROUPS}
         point = self._point(by)
         host, runtime = by[HOST].cache, by[HOST].point.runtime
@@ -246,16 +285,27 @@ class Mixtures:
         return replace(by[KERNELS].prepared.deployment, hardware=mixed)
 
 
-def mixtures(old: ServingPoint, new: ServingPoint, caches: Sequence[RunCache] = ()) -> Mixtures:
+def mixtures(
+    old: ServingPoint,
+    new: ServingPoint,
+    caches: Sequence[RunCache] = (),
+    changed: Collection[str] = (),
+) -> Mixtures:
     """Return the mixtures of two designs; `caches` hold constants of the one and of the other.
+
+    `changed`: options that differ in ways the points do not show, such as two releases that share a
+    runtime.
 
     Raises:
         Infeasible: one of the designs cannot exist.
-        UserError: the designs serve different models, or one is not simulated by events.
+        UserError: the designs serve different models, one is not simulated by events, or a changed
+            option is unknown.
     """
+    if unknown := [name for name in changed if name not in OPTIONS]:
+        raise UserError(f"unknown option '{unknown[0]}'; known: {', '.join(OPTIONS)}")
     if old.model != new.model:
         raise UserError(
             f"compare --explain needs designs of one model, not {old.model} and {new.model}"
         )
     first, second = caches or (None, None)
-    return Mixtures(design_of(old, first), design_of(new, second))
+    return Mixtures(design_of(old, first), design_of(new, second), tuple(changed))

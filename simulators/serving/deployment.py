@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -50,7 +50,7 @@ from simulators.core.fields import columns_of, updated
 from simulators.core.folder import once
 from simulators.core.jit import Floats, Ints
 from simulators.kernels.energy import idle_w_of, with_power_shares
-from simulators.serving.point import (
+from simulators.serving.options import (
     AUTO,
     NONE,
     NUCLEUS,
@@ -59,8 +59,9 @@ from simulators.serving.point import (
     OVERLAPPED,
     UNIFIED,
     PoolsConfig,
-    ServingPoint,
 )
+from simulators.serving.point import ServingPoint
+from simulators.serving.prices.hardware import Hardware
 from simulators.serving.row_groups import kinds_of
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.parallelism import (
@@ -77,15 +78,6 @@ K = TypeVar("K")
 
 
 @dataclass(frozen=True)
-class Hardware:
-    """A replica; equal descriptions share their price tables."""
-
-    description: str
-    replica: Replica = field(compare=False, repr=False)
-    kv_blocks: int = 0  # of a mixture of two designs; 0: as many as fit
-
-
-@dataclass(frozen=True)
 class Deployment:
     """Replicas on GPUs, and their cost per hour."""
 
@@ -97,7 +89,10 @@ class Deployment:
     pools: tuple[Deployment, ...] = ()  # separate prefill and decode replicas, if any
 
 
-CUT = ("tp", "pp", "ep", "attention_dp", "moe.redundant_experts")
+LOWEST_CLOCK_HZ = 1e8
+"""Clocks below are mistakes of unit: the lowest clocks that drivers lock are 132 MHz and more."""
+
+PARALLELISM = ("tp", "pp", "ep", "attention_dp", "moe.redundant_experts")
 """Fields of a point that set the parallelism of a replica."""
 
 OF_POOL = {
@@ -127,14 +122,16 @@ POOLS = tuple(ONE_POOL)
 class Facts:
     """Facts of a deployment that do not depend on requests."""
 
-    gpus: int = fact("GPUs of all replicas", needs=(*CUT, "replicas", *POOLS))
+    gpus: int = fact("GPUs of all replicas", needs=(*PARALLELISM, "replicas", *POOLS))
     weight_bytes_per_gpu: float = fact(
-        "weights on the fullest GPU", unit="B", needs=("model", "dtype", "gpu", *CUT, *POOLS)
+        "weights on the fullest GPU",
+        unit="B",
+        needs=("model", "dtype", "gpu", *PARALLELISM, *POOLS),
     )
     kv_bytes_per_token: float = fact(
         "KV cache of one token on the fullest GPU",
         unit="B",
-        needs=("model", "kv_dtype", *CUT, *POOLS),
+        needs=("model", "kv_dtype", *PARALLELISM, *POOLS),
     )
     hbm_bytes: float = fact(
         "memory of one GPU; of two kinds, the fuller one's", unit="B", needs=("gpu", *POOLS)
@@ -223,7 +220,7 @@ def pools_of(point: ServingPoint) -> tuple[ServingPoint, ...]:
     Raises:
         Infeasible: only one pool has GPUs, or the GPUs of a pool do not make whole replicas.
 
-    >>> from simulators.serving.point import PoolsConfig
+    >>> from simulators.serving.options import PoolsConfig
     >>> both = ServingPoint("llama3_1_8b", "h100_sxm", pools=PoolsConfig(1, 4, 0, 2))
     >>> [(pool.tp, pool.replicas) for pool in pools_of(both)]
     [(1, 1), (2, 2)]
@@ -288,7 +285,7 @@ def _hardware(
     array: tuple[str, str],
     steps: tuple[str, str, int, bool],
     shares: tuple[float, float],
-    held: tuple[float, float],
+    power: tuple[float, float],
 ) -> Hardware:
     """Return a validated replica; its description names everything that sets iteration times.
 
@@ -296,43 +293,26 @@ def _hardware(
         Infeasible: the GPU lacks a precision, kernel, clock or power limit.
     """
     (dtype, kv_dtype), (accelerator, _) = dtypes, array
-    how = precision(dtype)
+    mixed_step, sampling, stream_interval, two_batch_overlap = steps
+    (time_share, power_share), (clock_hz, power_limit_w) = shares, power
     number_bytes(kv_dtype)
     check_layout(model.value, layout)
-    if steps[3] and layout.routing.backend == GATHERED:
+    if two_batch_overlap and layout.routing.backend == GATHERED:
         raise Infeasible("two_batch_overlap_needs_deepep", "it hides the messages of DeepEP")
     check_blocks(model.value, layout, dtype)
     if model.value.attention_sinks and not accelerator:
         _check_sinks(runtime.value.framework, gpu.value)
-    for needed in (how.compute, how.activations):
-        if needed not in gpu.value.peak_flops:
-            raise Infeasible("dtype_not_supported", f"{gpu.value.name} has no {needed} rate")
+    _check_dtype(gpu.value, dtype)
     sm, clock, bandwidth, l2 = scales
     device = what_if(
         gpu.value, sm_scale=sm, clock_scale=clock, bandwidth_scale=bandwidth, l2_scale=l2
     )
-    (clock_hz, power_limit_w), (time_share, power_share) = held, shares
     if accelerator and (clock_hz or power_limit_w):
         raise Infeasible(
             "accelerator_has_no_gpu_clock", f"power.clock_hz, power.limit_w: {accelerator} computes"
         )
-    if clock_hz > device.clock_hz:
-        raise Infeasible(
-            "gpu_clock_too_high",
-            f"power.clock_hz {clock_hz:g}: {device.name} runs at {device.clock_hz:g} at most",
-        )
-    if clock_hz:
-        device = with_clock_share(device, clock_hz / device.clock_hz)
-    if power_limit_w and power_limit_w <= idle_w_of(device):
-        raise Infeasible(
-            "power_limit_too_low",
-            f"power_limit_w {power_limit_w:g}: {device.name} draws {idle_w_of(device):g} W at rest",
-        )
-    if power_limit_w > device.tdp_w:
-        raise Infeasible(
-            "power_limit_too_high",
-            f"power_limit_w {power_limit_w:g}: {device.name} draws {device.tdp_w:g} W at most",
-        )
+    device = _at_clock(device, clock_hz)
+    _check_power_limit(device, power_limit_w)
     if power_share < 1.0:
         work = max(sm, bandwidth)  # the partition's share of the GPU's power limit, at least
         device = with_power_shares(device, power_share, work)
@@ -347,18 +327,61 @@ def _hardware(
         runtime=runtime.value,
         effects=effects,
         accelerator=accelerator,
-        unified=steps[0] == UNIFIED,
-        overlapped=steps[0] == OVERLAPPED,
-        nucleus=steps[1] == NUCLEUS,
-        stream_interval=steps[2],
-        two_batch_overlap=steps[3],
+        unified=mixed_step == UNIFIED,
+        overlapped=mixed_step == OVERLAPPED,
+        nucleus=sampling == NUCLEUS,
+        stream_interval=stream_interval,
+        two_batch_overlap=two_batch_overlap,
         time_share=time_share,
         power_limit_w=power_limit_w,
     )
     parts = tuple(map(_description, (model, gpu, cluster, runtime)))
     steps_of = f"{replica.unified} {replica.overlapped} {replica.nucleus} {steps[2:]}"
-    choices = f"{layout} {dtypes} {scales} {effects} {array} {steps_of} {shares} {held}"
+    choices = f"{layout} {dtypes} {scales} {effects} {array} {steps_of} {shares} {power}"
     return Hardware(f"{parts} {choices}", replica)
+
+
+def _check_dtype(gpu: Gpu, dtype: str) -> None:
+    """Raise Infeasible if a GPU has no peak rate for the products of a precision."""
+    how = precision(dtype)
+    for needed in (how.compute, how.activations):
+        if needed not in gpu.peak_flops:
+            raise Infeasible("dtype_not_supported", f"{gpu.name} has no {needed} rate")
+
+
+def _at_clock(gpu: Gpu, clock_hz: float) -> Gpu:
+    """Return a GPU with a locked clock (0: its highest one), or raise Infeasible."""
+    if clock_hz > gpu.clock_hz:
+        raise Infeasible(
+            "gpu_clock_too_high",
+            f"power.clock_hz {clock_hz:g}: {gpu.name} runs at {gpu.clock_hz:g} at most",
+        )
+    if 0.0 < clock_hz < LOWEST_CLOCK_HZ:
+        raise Infeasible(
+            "gpu_clock_too_low",
+            f"power.clock_hz {clock_hz:g}: no GPU runs below {LOWEST_CLOCK_HZ:g}; write hertz, as "
+            f"in {gpu.clock_hz:g}",
+        )
+    return with_clock_share(gpu, clock_hz / gpu.clock_hz) if clock_hz else gpu
+
+
+def _check_power_limit(gpu: Gpu, limit_w: float) -> None:
+    """Raise Infeasible if a GPU cannot run at a power limit; 0: the data sheet's."""
+    if limit_w and limit_w <= idle_w_of(gpu):
+        raise Infeasible(
+            "power_limit_too_low",
+            f"power.limit_w {limit_w:g}: {gpu.name} draws {idle_w_of(gpu):g} W at rest",
+        )
+    if limit_w and limit_w < (gpu.least_limit_w or 0.0):
+        raise Infeasible(
+            "power_limit_too_low",
+            f"power.limit_w {limit_w:g}: {gpu.name} accepts {gpu.least_limit_w:g} W or more",
+        )
+    if limit_w > gpu.tdp_w:
+        raise Infeasible(
+            "power_limit_too_high",
+            f"power.limit_w {limit_w:g}: {gpu.name} draws {gpu.tdp_w:g} W at most",
+        )
 
 
 def _check_sinks(framework: str, gpu: Gpu) -> None:
@@ -376,31 +399,42 @@ def _check_sinks(framework: str, gpu: Gpu) -> None:
 
 
 def describe(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the `Facts` of every row; rows of equal model, cut and GPU share a lookup."""
-    names = ("model", "dtype", "kv_dtype", *CUT, "gpu", *POOLS)
+    """Return the `Facts` of every row; rows of equal model, parallelism and GPU share a lookup."""
+    names = ("model", "dtype", "kv_dtype", *PARALLELISM, "gpu", *POOLS)
     kind = kinds_of(batch, names)
-    first = np.unique(kind, return_index=True)[1].tolist()
-    known = [_facts({name: batch.column(name)[i].as_py() for name in names}) for i in first]
+    first = batch.select(names).take(pa.array(np.unique(kind, return_index=True)[1]))
+    facts_of_pool = functools.cache(_facts_of_pool)
+    known = [_facts(row, facts_of_pool) for row in first.to_pylist()]
     gpus, *others = np.array(known, np.float64).reshape(len(known), 5)[kind].T
     return table_of(Facts, [gpus * numbers(batch, "replicas"), *others])
 
 
-def _facts(row: Mapping[str, Any]) -> tuple[float, ...]:
+def _facts(
+    row: Mapping[str, Any], facts_of_pool: Callable[..., tuple[float, ...]]
+) -> tuple[float, ...]:
     """Return the facts of one replica; with separate pools, of the pool with less free memory."""
-    model, dtype = load_model(row["model"]), row["dtype"]
-    dtype = checkpoint_dtype(row["model"], row["gpu"]) if dtype == AUTO else dtype
-    cuts, gpus = [row], row["tp"] * row["pp"] * row["attention_dp"]
+    pools, gpus = [row], row["tp"] * row["pp"] * row["attention_dp"]
     if row["pools.prefill_gpus"]:
         gpus = row["pools.prefill_gpus"] + row["pools.decode_gpus"]
-        cuts = [{**row, **own_options(row.get, pool)} for pool in ("prefill", "decode")]
-    found = []
-    for cut in cuts:
-        routing = Routing(redundant=cut["moe.redundant_experts"])
-        layout = Parallelism(cut["tp"], cut["pp"], cut["ep"], cut["attention_dp"], routing)
-        weights = weight_bytes(model, layout, dtype)
-        kv = kv_bytes_per_token(model, layout, row["kv_dtype"])
-        found.append((weights, kv, float(load_gpu(cut["gpu"]).hbm_bytes)))
-    return gpus, *max(found, key=lambda one: one[0] / one[2]), float(model.parameters)
+        pools = [{**row, **own_options(row.get, pool)} for pool in ("prefill", "decode")]
+    shared = row["model"], row["gpu"], row["dtype"], row["kv_dtype"]
+    found = [
+        facts_of_pool(*shared, *(pool[name] for name in PARALLELISM), pool["gpu"]) for pool in pools
+    ]
+    return gpus, *max(found, key=lambda one: one[0] / one[2])
+
+
+def _facts_of_pool(
+    model_name: str, gpu: str, dtype: str, kv_dtype: str, *parallelism: Any
+) -> tuple[float, ...]:
+    """Return bytes of weights and of a token's KV cache on a GPU, its memory, and parameters."""
+    tp, pp, ep, attention_dp, redundant, own_gpu = parallelism
+    model = load_model(model_name)
+    dtype = checkpoint_dtype(model_name, gpu) if dtype == AUTO else dtype
+    layout = Parallelism(tp, pp, ep, attention_dp, Routing(redundant=redundant))
+    weights = weight_bytes(model, layout, dtype)
+    kv = kv_bytes_per_token(model, layout, kv_dtype)
+    return weights, kv, float(load_gpu(own_gpu).hbm_bytes), float(model.parameters)
 
 
 @dataclass(frozen=True)
@@ -469,6 +503,7 @@ def _routable(decisions_s: Floats, wanted: Ints, startup_s: float, arrival_s: Fl
 
 CALIBRATION = Path(__file__).parent / "calibration" / "frontends.toml"
 IN_PROCESS = CALIBRATION.with_name("in_process.toml")
+RANK_WAIT = CALIBRATION.with_name("pools.toml")
 
 
 @dataclass(frozen=True)
@@ -485,14 +520,20 @@ NUMBERS = tuple(f.name for f in fields(Frontend))
 
 
 def frontend_of(
-    point: ServingPoint, server: Callable[[str], Frontend], process: Callable[[str], Frontend]
+    point: ServingPoint,
+    server: Callable[[str], Frontend],
+    process: Callable[[str], Frontend],
+    rank_wait_s: float = 0.0,
 ) -> Frontend:
     """Return the delays of a point's API server, or of the engine's process without a server.
 
-    `server` and `process` load these delays by the name of a runtime.
+    `server` and `process` load these delays by the name of a runtime. `rank_wait_s`: the time that
+    a prompt waits for other ranks, if prefill workers have data-parallel attention.
     """
     found = (process if point.client.frontend == NONE else server)(point.runtime)
-    return replace(found, request_s=found.request_s + point.client.frontend_s)
+    ranks = point.pools.prefill_attention_dp or point.attention_dp
+    waits_s = rank_wait_s if point.pools.prefill_gpus and ranks > 1 else 0.0
+    return replace(found, request_s=found.request_s + point.client.frontend_s + waits_s)
 
 
 def load_frontend(runtime: str) -> Frontend:
@@ -500,6 +541,15 @@ def load_frontend(runtime: str) -> Frontend:
     known = once(read_calibration, CALIBRATION)["frontend"]
     numbers = known.get(load_runtime(runtime).framework, {})
     return Frontend(**{name: numbers[name] for name in NUMBERS if name in numbers})
+
+
+def load_rank_wait_s() -> float:
+    """Return the time that a prompt waits in a pool of workers with data-parallel attention.
+
+    The ranks of a worker run their iterations together. Engines hold a prompt back for a while, so
+    that other ranks get prompts too (`batching_wait_iters` and `timeout_iters` of TensorRT-LLM).
+    """
+    return float(once(read_calibration, RANK_WAIT)["prefill"]["rank_wait_s"])
 
 
 def load_process(runtime: str) -> Frontend:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from simulators.catalog.cluster import AUTO
@@ -25,7 +24,8 @@ from simulators.composition.engine_defaults import (
 )
 from simulators.core.columns import categories, numbers, schema_of, which
 from simulators.core.jit import Ints
-from simulators.serving.point import ANALYTIC, CLOSED, ServingPoint
+from simulators.serving.options import ANALYTIC, CLOSED
+from simulators.serving.point import ServingPoint
 from simulators.serving.row_groups import kinds_of
 
 GPU_AND_CUT = ("scheduler", "gpu", "tp", "attention_dp")
@@ -106,6 +106,8 @@ def _filled(
     is_open: NDArray[np.bool_],
 ) -> pa.RecordBatch:
     """Return the rows with the defaults of some columns, given by kind, where they are null."""
+    import pyarrow.compute as pc  # here: its import takes 0.1 CPU-seconds
+
     for name in names:
         column, value_type = batch.column(name), schema_of(ServingPoint).field(name).type
         if pa.types.is_dictionary(column.type):

@@ -16,6 +16,7 @@ from simulators.core.errors import Infeasible, UserError
 from simulators.core.fields import check_point
 from simulators.core.jit import Kernel
 from simulators.serving.adapters import popularity
+from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.summary import ServingRun
 from simulators.serving.demand.requests import Requests, requests_of, stream
 from simulators.serving.demand.sessions import has_sessions
@@ -28,6 +29,7 @@ from simulators.serving.deployment import (
     frontend_of,
     load_frontend,
     load_process,
+    load_rank_wait_s,
     plan_of,
     pools_of,
 )
@@ -48,13 +50,16 @@ from simulators.serving.engine.service import (
     seen_by_clients,
     serve,
 )
-from simulators.serving.measured_deployments import (
-    UserRows,
+from simulators.serving.equal_runs import CompletedRun, RunConditions
+from simulators.serving.first_use import Stalls, after_stall, stall_s
+from simulators.serving.measured.corrections import UserRows
+from simulators.serving.measured.intervals import (
     combined_interval,
     fitted_width,
     latency_intervals,
 )
-from simulators.serving.point import ADAPTIVE, BELADY, DEMANDED, DEPLOYED, EVENT, ServingPoint
+from simulators.serving.options import ADAPTIVE, BELADY, EVENT
+from simulators.serving.point import DEMANDED, DEPLOYED, ServingPoint
 from simulators.serving.prices.batch_price import MeanLoad, prices_of, worth_drafting
 from simulators.serving.prices.iteration_table import Ends, IterationTable
 from simulators.serving.speculation import drafter_of, times_interval
@@ -63,6 +68,8 @@ V = TypeVar("V")
 
 CACHE_SIZE = 64
 """Most deployments, and most sets of requests, in a cache."""
+MOST_COMPLETED = 1024
+"""Most completed runs in a cache: loads and schedulers may vary between two equal runs."""
 
 
 class RunCache:
@@ -86,11 +93,21 @@ class RunCache:
         self.process = functools.cache(process)
         self.user_rows = UserRows()
         self.width_of = fitted_width  # of intervals, by engine and metric
+        self.tails: Mapping[str, Ends] | None = None  # of 99th percentiles, in place of the fitted
+        self.rank_wait_s = load_rank_wait_s()
+        self.stalls: Stalls | None = None  # of fresh servers, in place of the fitted ones
         self.deployment = _once(functools.partial(deployment_of, runtime=runtime), DEPLOYED)
         self.requests = _once(requests_of, DEMANDED)
+        self.completed: dict[object, CompletedRun] = {}  # by point without its limit of requests
         self.bands = _once(
             self._bands, (*DEPLOYED, "iteration_table", "speculation.acceptance", "workload")
         )
+
+    def remember(self, key: object, run: CompletedRun) -> None:
+        """Keep what a run was, in place of the oldest if there are many."""
+        if len(self.completed) == MOST_COMPLETED:
+            del self.completed[next(iter(self.completed))]
+        self.completed[key] = run
 
     def _bands(self, point: ServingPoint) -> Mapping[str, Ends]:
         """Return the 90 % intervals of a deployment's latencies; none with a user's operator times.
@@ -152,6 +169,21 @@ class PreparedRun:
     frontend: Frontend
     plan: AutoscalingPlan | None
     engine: EngineKernels
+    stalled_s: float = 0.0  # at the first prompts of a fresh server
+
+    @property
+    def conditions(self) -> RunConditions | None:
+        """The conditions under which another design has an equal run; None if they are unknown."""
+        [first, *others], asked = self.pools, self.admitted
+        limits = first.limits
+        is_unknown = others or asked.prefixes is not None or asked.graph is not None
+        is_unknown = is_unknown or limits.reserves or limits.ranks > 1 or self.stalled_s > 0.0
+        if is_unknown or not self.engine.scheduler.limits_only_refuse:
+            return None
+        longest = int((asked.prompt_tokens + asked.output_tokens).max())
+        return RunConditions(
+            self.deployment, self.frontend, first.table, limits, self.rejected, longest
+        )
 
     def run(self, log_rows: int = 0) -> ServingRun:
         """Serve all requests and return the run; log at most `log_rows` batches.
@@ -189,6 +221,7 @@ class PreparedRun:
             state = state._replace(request=state.request[completed], times=state.times[completed])
         if self.frontend != NO_SERVER:
             state = seen_by_clients(state)
+        state = after_stall(state, self.stalled_s)
         tables = [pool.table for pool in self.pools]
         return ServingRun(
             self.point, self.deployment, tables, served, self.rejected, state, self.plan
@@ -226,6 +259,25 @@ def run_of(
     return prepare(point, asked, cache=cache).run(log_rows)
 
 
+def metrics_of(point: ServingPoint, cache: RunCache) -> ServingMetrics:
+    """Return the metrics of a point; it is not simulated if the cache knows an equal run.
+
+    Raises:
+        Infeasible: the deployment cannot be built, or no request fits.
+        UserError: a name or a file is invalid.
+    """
+    prepared, key = prepare(point, cache=cache), replace(point, max_batch=None)
+    conditions, known = prepared.conditions, cache.completed.get(key)
+    if known and conditions and known.holds_for(conditions):
+        return known.metrics_under(conditions.limits)
+    run = prepared.run()
+    metrics = run.metrics()
+    if conditions:
+        most_running = int(run.state.pool[:, at.MOST_RUNNING].max())
+        cache.remember(key, CompletedRun(conditions, most_running, run.kv_use, metrics))
+    return metrics
+
+
 def prepare(
     point: ServingPoint, asked: Requests | None = None, *, cache: RunCache | None = None
 ) -> PreparedRun:
@@ -258,9 +310,10 @@ def prepare(
         pools,
         admitted,
         rejected,
-        frontend_of(point, cache.server, cache.process),
+        frontend_of(point, cache.server, cache.process, cache.rank_wait_s),
         plan,
         EngineKernels(scheduler, cache.router(point.router), pools[0].price),
+        stall_s(point, admitted, cache.stalls),
     )
 
 
@@ -382,7 +435,8 @@ def _admitted(asked: Requests, pools: Sequence[ReplicaLimits]) -> tuple[Requests
         least = min(pools, key=lambda limits: limits.blocks * limits.block_size)
         raise Infeasible(
             "no_request_fits",
-            f"{rejected} requests, {least.blocks * least.block_size} tokens of KV memory, "
-            f"{least.max_model_len} of context",
+            f"{rejected} requests of {asked.prompt_tokens.min():.0f} prompt tokens or more, "
+            f"{least.blocks * least.block_size} tokens of KV memory, {least.max_model_len} of "
+            "context",
         )
     return (asked.take(fit) if rejected else asked), rejected

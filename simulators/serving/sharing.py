@@ -20,29 +20,32 @@ Latencies include mean interference: bursts of a neighbour are averaged over tim
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
 from simulators.catalog.gpu import load_gpu, mig_slice
 from simulators.catalog.model import load_model
 from simulators.composition.price import Iteration, iteration
 from simulators.composition.replica import NOTHING
-from simulators.core.columns import alike, batch_of, which
+from simulators.core.columns import batch_of
 from simulators.core.errors import Infeasible
-from simulators.core.fields import point_from, updated, values_of
-from simulators.core.jit import Floats
+from simulators.core.fields import updated, values_of
 from simulators.kernels.price import moved_bytes
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.deployment import deployment_of, usd_per_gpu_hour_of
 from simulators.serving.engine.limits import load_scheduler
-from simulators.serving.point import (
+from simulators.serving.gpu_shares import (
+    WITHOUT_NEIGHBOURS,
+    is_default,
+    price_share,
+    shares_gpu,
+    sm_share_of_others,
+)
+from simulators.serving.options import (
     ANALYTIC,
     DEFAULT_SCHEDULER,
     LOWER,
@@ -53,9 +56,8 @@ from simulators.serving.point import (
     POISSON,
     TIME_SLICE,
     UPPER,
-    ColocationConfig,
-    ServingPoint,
 )
+from simulators.serving.point import ServingPoint
 from simulators.serving.row_defaults import with_engine_defaults
 from simulators.serving.steady.design import EVENT_ONLY, lengths_of
 from simulators.workload.llm.memory import weight_bytes
@@ -179,12 +181,6 @@ GB = 1e9
 MAX_ROUNDS, TOLERANCE = 12, 1e-3
 """Most fixed-point iterations, and the largest change of a busy share at convergence."""
 
-WITHOUT_NEIGHBOURS = {
-    f"colocation.{field.name}": field.default
-    for field in fields(ColocationConfig)
-    if field.name not in ("time_share", "power_share")
-}
-"""Fields of a point without neighbours, with their values."""
 
 MPS_ONLY = ("sm_share", "other_sm_share")
 NOT_FOR_SLICES = (*MPS_ONLY, "kv_pool", "interference", "qps")
@@ -197,18 +193,6 @@ class Tenant:
 
     point: ServingPoint
     sm_share: float
-
-
-def shares_gpu(point: ServingPoint) -> bool:
-    """Return whether a point runs on a partition of its GPUs."""
-    return point.colocation.models != NOTHING or point.colocation.sharing != TIME_SLICE
-
-
-def shared_rows(batch: pa.RecordBatch) -> NDArray[np.bool_]:
-    """Return the rows of a batch that run on a partition of their GPUs."""
-    return which(batch, "colocation.models", NOTHING.__ne__) | which(
-        batch, "colocation.sharing", TIME_SLICE.__ne__
-    )
 
 
 def as_partition(point: ServingPoint, steady_state: SteadyStateFunction) -> ServingPoint:
@@ -237,44 +221,6 @@ def as_partition(point: ServingPoint, steady_state: SteadyStateFunction) -> Serv
     return updated(own, {"colocation.power_share": own.colocation.power_share * share})
 
 
-def price_share(point: ServingPoint) -> float:
-    """Return the share of a GPU's price that is charged to a point.
-
-    Time-sliced processes are charged evenly, MPS processes by their SM shares, and MIG slices by
-    their compute share.
-    """
-    how = point.colocation
-    if how.sharing == MIG:
-        return mig_slice(load_gpu(point.gpu), how.mig_slice).compute_share
-    if how.models == NOTHING:
-        return 1.0
-    others = len(how.models.split("+"))
-    if how.sharing == TIME_SLICE:
-        return 1.0 / (1 + others)
-    return how.sm_share / (how.sm_share + others * _share_of_others(point))
-
-
-PRICE_SHARE_FIELDS = (
-    "colocation.sharing",
-    "colocation.models",
-    "colocation.sm_share",
-    "colocation.other_sm_share",
-    "colocation.mig_slice",
-)
-"""Fields of a point, besides its GPU, that determine its share of a GPU's price."""
-
-
-def price_shares(rows: pa.RecordBatch) -> Floats:
-    """Return each row's share of a GPU's price; NaN where the GPU cannot be shared in this way."""
-    if not shared_rows(rows).any():
-        return np.ones(rows.num_rows)
-    shares = np.full(rows.num_rows, np.nan)
-    for where, named in alike(rows, ("gpu", *PRICE_SHARE_FIELDS)):
-        with contextlib.suppress(Infeasible):
-            shares[where] = price_share(point_from(ServingPoint, {"model": "", **named}))
-    return shares
-
-
 def _check(point: ServingPoint) -> None:
     if point.iteration_table or point.accelerator != NOTHING:
         raise Infeasible(
@@ -287,7 +233,7 @@ def _check(point: ServingPoint) -> None:
         if point.colocation.models != NOTHING:
             raise Infeasible("mig_slices_are_apart", "a model on a slice has no neighbours")
         for name in NOT_FOR_SLICES:
-            if not _is_default(point, name):
+            if not is_default(point, name):
                 reason = f"mig_has_no_colocation_{name}"
                 raise Infeasible(reason, "a model on a slice has no neighbours")
         if not point.colocation.mig_slice:
@@ -297,12 +243,8 @@ def _check(point: ServingPoint) -> None:
     elif point.colocation.mig_slice:
         raise Infeasible("mig_slice_needs_sharing_mig")
     for name in MPS_ONLY:
-        if point.colocation.sharing == TIME_SLICE and not _is_default(point, name):
+        if point.colocation.sharing == TIME_SLICE and not is_default(point, name):
             raise Infeasible(f"{name}_needs_sharing_mps")
-
-
-def _is_default(point: ServingPoint, name: str) -> bool:
-    return bool(getattr(point.colocation, name) == WITHOUT_NEIGHBOURS[f"colocation.{name}"])
 
 
 def _on_mig_slice(point: ServingPoint) -> tuple[ServingPoint, GpuPartition]:
@@ -328,15 +270,6 @@ def _on_partition(point: ServingPoint, part: GpuPartition, usd: float | None) ->
     )
 
 
-def _share_of_others(point: ServingPoint) -> float:
-    """Return the share of the SMs of each other model."""
-    own, others = point.colocation.sm_share, len(point.colocation.models.split("+"))
-    share = point.colocation.other_sm_share or (1.0 - own) / others
-    if share <= 0.0:
-        raise Infeasible("no_sms_for_colocated", f"sm_share {own:g} leaves no SMs")
-    return share
-
-
 def _tenants(point: ServingPoint) -> tuple[Tenant, ...]:
     """Return the point's own model and its neighbours, with free memory split evenly.
 
@@ -346,7 +279,7 @@ def _tenants(point: ServingPoint) -> tuple[Tenant, ...]:
     own = updated(point, WITHOUT_NEIGHBOURS)
     if point.colocation.models == NOTHING:
         return (Tenant(own, point.colocation.sm_share),)
-    share = _share_of_others(point) if point.colocation.sharing == MPS else 1.0
+    share = sm_share_of_others(point) if point.colocation.sharing == MPS else 1.0
     load = point.qps if point.colocation.qps is None else point.colocation.qps
     names = point.colocation.models.split("+")
     models = [own, *(_neighbour(own, name, load) for name in names)]

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from simulators.catalog.carbon import carbon_notes
 from simulators.catalog.engine import engine_runtimes, reference_engine
 from simulators.catalog.price import (
     priced_by,
@@ -28,27 +29,44 @@ from simulators.composition.price import PROBE
 from simulators.composition.replica import NOTHING
 from simulators.composition.simulator import SIMULATOR as COMPOSITION
 from simulators.core.columns import categories, evaluate_pointwise, numbers, which
-from simulators.core.contract import Contribution, weakest_of
-from simulators.core.errors import UserError
-from simulators.core.fields import check_point, is_sound, point_from
-from simulators.core.folder import ROUTERS, RUNTIMES, SCHEDULERS, WORKLOADS, file_of_user
+from simulators.core.contract import Contribution, ErrorBudget, weakest_of
+from simulators.core.errors import Infeasible, UserError
+from simulators.core.fields import check_point, obeys_rules, point_from
+from simulators.core.folder import (
+    ROUTERS,
+    RUNTIMES,
+    SCHEDULERS,
+    WORKLOADS,
+    file_of_user,
+    single_scan,
+)
 from simulators.core.jit import Kernel, compile_all
-from simulators.evidence.lookup import fixed_stamp, notes_on
+from simulators.evidence.lookup import notes_on
+from simulators.serving.answer.carbon import NEEDS as CARBON_NEEDS
+from simulators.serving.answer.carbon import carbon_of, with_carbon, with_carbon_of
+from simulators.serving.answer.error_layers import error_budget
 from simulators.serving.answer.explain import batch_table, explained_request, request_table
-from simulators.serving.answer.metrics import ServingMetrics
+from simulators.serving.answer.metrics import CARBON, ServingMetrics
 from simulators.serving.demand.sessions import load_sessions
 from simulators.serving.demand.workloads import is_trace, load_trace
 from simulators.serving.deployment import Facts, deployment_of, describe
 from simulators.serving.engine.kv_transfer import CALIBRATION as TRANSFERS
 from simulators.serving.engine.limits import load_router, load_scheduler
 from simulators.serving.engine.loop import run
-from simulators.serving.measured_deployments import with_intervals
-from simulators.serving.point import ANALYTIC, AUTO, DEPLOYED, ServingPoint
+from simulators.serving.gpu_shares import PRICE_SHARE_FIELDS, price_shares, shared_rows
+from simulators.serving.measured.intervals import (
+    error_shares,
+    newest_measurement,
+    tail_rows,
+    with_intervals,
+)
+from simulators.serving.options import ANALYTIC, AUTO, FRESH
+from simulators.serving.point import DEPLOYED, ServingPoint
 from simulators.serving.prices.iteration_table import table_price
 from simulators.serving.row_defaults import with_engine_defaults
 from simulators.serving.row_groups import evaluate_apart, evaluate_together
-from simulators.serving.run import RunCache, logged_run, run_of
-from simulators.serving.sharing import PRICE_SHARE_FIELDS, as_partition, price_shares, shared_rows
+from simulators.serving.run import RunCache, logged_run, metrics_of, prepare
+from simulators.serving.sharing import as_partition
 from simulators.serving.steady.bounds import RANGED, ignored_limits, steady_bounds
 from simulators.serving.steady.steady_state import evaluate_analytic, simulate_analytic
 from simulators.workload.llm.parallelism import is_file
@@ -59,7 +77,7 @@ class Serving:
     """The serving simulator: its point, metrics, bounds, costs and explanations."""
 
     name: str = "serving"
-    version: int = 30
+    version: int = 33
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts
@@ -71,7 +89,7 @@ class Serving:
     cheaper: tuple[tuple[str, str], ...] = (("fidelity", ANALYTIC),)
     ranged: tuple[str, ...] = RANGED
     rented: str = "gpu"
-    priced: tuple[str, ...] = ("prices", "usd_per_gpu_hour")
+    priced: tuple[str, ...] = ("prices", "usd_per_gpu_hour", "grid", "gpu_life_years")
     cost_needs: tuple[str, ...] = (
         "gpu",
         "gpus",
@@ -83,20 +101,23 @@ class Serving:
         *PRICE_SHARE_FIELDS,
         "pools.decode_gpu",
         "pools.decode_gpus",
+        *CARBON_NEEDS,
     )
     cost_metrics: tuple[str, ...] = (
         "cost_usd_per_mtok",
         "cost_usd_per_mtok_lo",
         "cost_usd_per_mtok_hi",
         "cost_usd_per_hour",
+        *CARBON,
     )
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Evaluate a batch of points: events row by row, steady states as columns."""
         batch = with_engine_defaults(batch)
         together = is_analytic(batch) & ~shared_rows(batch)
-        with fixed_stamp():
-            return evaluate_apart(together, evaluate_analytic, evaluate_events, batch)
+        with single_scan():
+            rows = evaluate_apart(together, evaluate_analytic, evaluate_events, batch)
+        return with_carbon(batch, rows)
 
     def bounds(self, low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, Any]:
         """Return lower bounds of latencies and costs over boxes of analytic points."""
@@ -107,6 +128,7 @@ class Serving:
         return ignored_limits(with_engine_defaults(batch), is_analytic(batch) & ~shared_rows(batch))
 
     describe = staticmethod(describe)
+    error_shares = staticmethod(error_shares)
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
         """Return the files that a value of a field names: data sheets, policies, calibrations."""
@@ -154,25 +176,58 @@ class Serving:
 
     def weakest(self, point: Mapping[str, Any]) -> Contribution | None:
         """Return the operator of a typical decode batch with the weakest evidence."""
-        with fixed_stamp():
+        with single_scan():
             deployment = deployment_of(validated_partition(point_from(ServingPoint, point)))
             return weakest_of(explained(deployment.hardware.replica, PROBE, "decode", 0.0))
+
+    def rests_on(self, point: Mapping[str, Any]) -> str:
+        """Return the day of the newest fitted deployment, and what intervals of tails rest on."""
+        design = point_from(ServingPoint, point)
+        day = newest_measurement(design.runtime)
+        fitted = f"Constants: fitted to deployments measured up to {day}. " if day else ""
+        stall = ", and stalls of fresh servers" if design.measurement.server == FRESH else ""
+        return (
+            f"{fitted}Intervals of 99th percentiles: those of means, the tails of "
+            f"{tail_rows():,} results of benchmark clients{stall}"
+        )
 
     def explain(self, point: Mapping[str, Any]) -> Sequence[Contribution]:
         """Return the time and energy of the mean request by operator."""
         return explained_request(logged_run(validated_partition(point_from(ServingPoint, point))))
 
+    def explain_errors(self, point: Mapping[str, Any]) -> ErrorBudget:
+        """Return the layers of the intervals of TTFT, TPOT and throughput, and what narrows them.
+
+        Raises:
+            UserError: the design is analytic, or has a user's operator times.
+            Infeasible: no request completes.
+        """
+        design = validated_partition(point_from(ServingPoint, point))
+        if design.fidelity == ANALYTIC or design.iteration_table:
+            raise UserError("errors are explained of fidelity 'event' without an iteration_table")
+        with single_scan():
+            prepared = prepare(design)
+            metrics = prepared.run().metrics()
+            if metrics.ttft_mean_s is None or metrics.tpot_mean_s is None:
+                raise Infeasible("no_request_is_answered", "no request completed")
+            prompt_tokens = float(np.mean(prepared.admitted.prompt_tokens))
+            return error_budget(
+                design, prepared.deployment, prepared.frontend, prompt_tokens, metrics
+            )
+
     def notes(self, axes: Mapping[str, Sequence[Any]]) -> Sequence[str]:
         """Return the date and provider of prices, and the GPUs without measurements."""
-        unknown = notes_on(axes["gpu"])
+        decoders = (gpu for gpu in axes["pools.decode_gpu"] if gpu != NOTHING)
+        gpus = list(dict.fromkeys((*axes["gpu"], *decoders)))
+        unknown = (*notes_on(gpus), *carbon_notes(axes["grid"]))
         if any(usd is not None for usd in axes["usd_per_gpu_hour"]):
             return ("Prices of GPU-hours: usd_per_gpu_hour.", *unknown)
-        return (*priced_by(axes["prices"], axes["gpu"]), *unknown)
+        return (*priced_by(axes["prices"], gpus), *unknown)
 
     def costs(
         self, rows: pa.RecordBatch, prices: Mapping[str, Any]
     ) -> Mapping[str, NDArray[np.float64]]:
-        """Return dollars per million tokens and per hour; NaN without a price or without tokens."""
+        """Return dollars and grams of CO2e per million tokens; NaN where unknown."""
         codes, gpus = categories(rows, "gpu")
         listed = str(prices["prices"]), prices["usd_per_gpu_hour"]
         usd = usd_per_gpu_hours(gpus, *listed)[codes]
@@ -189,7 +244,8 @@ class Serving:
         rates = [np.where(rate > 0.0, rate, np.nan) for rate in rates]
         per_mtok = (usd_per_mtok(usd, size, rate) for rate in rates)
         names = ("cost_usd_per_mtok", "cost_usd_per_mtok_hi", "cost_usd_per_mtok_lo")
-        return {**dict(zip(names, per_mtok, strict=True)), "cost_usd_per_hour": usd * size}
+        usd_of = {**dict(zip(names, per_mtok, strict=True)), "cost_usd_per_hour": usd * size}
+        return usd_of | carbon_of(rows, prices)
 
     def rates(self, devices: Sequence[str], prices: Mapping[str, Any]) -> NDArray[np.float64]:
         """Return dollars per GPU-hour; NaN without a price."""
@@ -199,7 +255,7 @@ class Serving:
         """Return the price list with other prices of GPU-hours."""
         return {"prices": with_rates(str(prices["prices"]), rates), "usd_per_gpu_hour": None}
 
-    def standing(self, row: Mapping[str, Any]) -> Mapping[str, float]:
+    def replica_resources(self, row: Mapping[str, Any]) -> Mapping[str, float]:
         """Return the GPUs of one replica, and their cost per hour if known."""
         taken = {"gpus": row["gpus"] / row["replicas"]}
         if row["cost_usd_per_mtok"] is not None:
@@ -273,7 +329,9 @@ def evaluate_events(batch: pa.RecordBatch) -> pa.RecordBatch:
 
     def one_by_one(rows: pa.RecordBatch) -> pa.RecordBatch:
         # Rows of an invalid batch are checked one by one, so that each names its own errors.
-        one = partial(_simulated_alone if is_sound(ServingPoint, rows) else simulate, cache=cache)
+        one = partial(
+            _simulated_alone if obeys_rules(ServingPoint, rows) else simulate, cache=cache
+        )
         return evaluate_pointwise(ServingPoint, ServingMetrics, one, rows)
 
     return evaluate_together(one_by_one, batch, DEPLOYED)
@@ -292,7 +350,7 @@ def simulate(point: ServingPoint, cache: RunCache | None = None) -> ServingMetri
     50
     """
     check_point(point)
-    return _simulated_alone(point, cache)
+    return with_carbon_of(point, _simulated_alone(point, cache))
 
 
 def _simulated_alone(point: ServingPoint, cache: RunCache | None) -> ServingMetrics:
@@ -303,7 +361,8 @@ def _simulated_alone(point: ServingPoint, cache: RunCache | None) -> ServingMetr
     known = cache or RunCache()
 
     def predict(row: ServingPoint) -> ServingMetrics:
-        return run_of(row, cache=known).metrics()
+        return metrics_of(row, known)
 
     found = known.user_rows.correct(predict(point), point, predict)
-    return with_intervals(found, known.bands(point), think_s=point.client.think_s)
+    think_s = point.client.think_s
+    return with_intervals(found, known.bands(point), think_s=think_s, tails=known.tails)

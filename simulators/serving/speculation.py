@@ -43,17 +43,9 @@ from simulators.composition.replica import NOTHING
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.folder import once, read_toml
-from simulators.serving.deployment import Hardware
-from simulators.serving.point import (
-    ADAPTIVE,
-    DRAFT,
-    EAGLE,
-    EAGLE3,
-    MEDUSA,
-    MTP,
-    NGRAM,
-    ServingPoint,
-)
+from simulators.serving.options import ADAPTIVE, DRAFT, EAGLE, EAGLE3, MEDUSA, MTP, NGRAM
+from simulators.serving.point import ServingPoint
+from simulators.serving.prices.hardware import Hardware
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.parallelism import check_layout
 from simulators.workload.precision import precision

@@ -28,12 +28,16 @@ from simulators.core.calibration import read_calibration
 from simulators.core.errors import Infeasible, UnknownNameError
 from simulators.core.folder import once
 from simulators.core.jit import Floats, Ints
+from simulators.evidence.intervals import UNKNOWN
 from simulators.training.schedule import DUALPIPE, PAIRING, stage_of
 from simulators.training.stages import PipelinedModel, chunk_contents
 from simulators.workload.llm.parallelism import Parallelism, check_layout, skewed_share
 from simulators.workload.llm.transformer import TARGETS, adapter_numbers
 
 CALIBRATION = Path(__file__).parent / "calibration" / "steps.toml"
+
+UNKNOWN_BAND = 1.0 / UNKNOWN, UNKNOWN
+"""Interval of steps on architectures on which no step was measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +54,19 @@ class Constants:
     launch_s: float = 0.0  # launch of one kernel or message of a layer
     exposed: Mapping[str, float] = field(default_factory=dict)  # share, by purpose of messages
     late: float = 0.0  # straggler wait per doubling of the data ranks, as a share of the step
-    band: tuple[float, float] = (0.5, 2.0)  # 90 % interval of measured over predicted
+    band: tuple[float, float] = UNKNOWN_BAND  # 90 % interval of measured over predicted
+
+    def band_on(self, gpu: Gpu) -> tuple[float, float]:
+        """Return the 90 % interval of measured over predicted steps on a GPU.
+
+        Steps were measured on the architectures whose products have a fitted pace. On others the
+        interval is that of kernels without any measurement.
+
+        >>> from simulators.catalog.gpu import load_gpu
+        >>> load_constants().band_on(load_gpu("tpu_v5p"))
+        (0.5, 2.0)
+        """
+        return self.band if gpu.architecture in self.products else UNKNOWN_BAND
 
 
 def load_constants() -> Constants:

@@ -1,20 +1,21 @@
 """Metrics of training steps and whole runs, and the jobs and plans of a batch of points.
 
-A run on `n` GPUs fails every `mtbf / n` hours, loses the work since the last checkpoint, and takes
-`R` to restart. Checkpoints use the best interval, `I = sqrt(2 C M)` (Young, 1974); the goodput is
-Daly's first order, `1 / (1 + C/I + (I/2 + R)/M)`, with checkpoint time `C` and mean time between
-failures `M`.
+A run on `n` GPUs fails every `M = mtbf / n` hours, loses the work since the last checkpoint, and
+takes `R` to restart. Failures are a Poisson process and also strike during checkpoints and
+restarts, so an interval of work `I` and its checkpoint `C` take `M exp(R/M) (exp((I + C)/M) - 1)`
+(Daly, A higher order estimate of the optimum checkpoint interval, 2006, eq. 20). The best interval
+is `I = M (1 - u)` with `u - 1 - ln(u) = C/M`, near `sqrt(2 C M)` (Young, 1974) where `C` is short;
+the goodput then is `u exp(-R/M)`.
 
-The final loss is an assumption: a scaling law of dense models of up to 16e9 weights on web text, `L
-= E + A / N^a + B / D^b` (Hoffmann et al., 2022), with the constants of Besiroglu et al., Chinchilla
-scaling: a replication attempt (2024).
+The final loss follows from a scaling law, `L = E + A / N^a + B / D^b`, for dense models of up to
+16e9 weights on web text (Hoffmann et al., 2022), with the constants of Besiroglu et al., Chinchilla
+scaling: a replication attempt (2024). Other models are assumed to follow the same law.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -28,14 +29,27 @@ from simulators.catalog.price import load_prices, usd_per_gpu_hours
 from simulators.core.columns import mapped, numbers
 from simulators.core.jit import Floats
 from simulators.training.job import FULL, Constants, Job, Plans, recompute_of
-from simulators.training.memory import RankMemory, host_bytes, oom_probability, stage_name
+from simulators.training.memory import RankMemory, host_bytes, oom_probability
 from simulators.training.point import GRADIENTS, MOMENTS, TrainingMetrics, TrainingPoint
-from simulators.training.schedule import DUALPIPE, DUALPIPE_V, INTERLEAVED, PAIRING, SCHEDULES
-from simulators.training.stages import layout_error
+from simulators.training.schedule import DUALPIPE, DUALPIPE_V, SCHEDULES
 from simulators.training.step import Steps
+from simulators.training.stragglers import (
+    PRODUCTION,
+    least_gpus,
+    production_mean,
+    production_slowdown,
+    slowest,
+    slowest_mean,
+)
 from simulators.workload.precision import BYTES
 
 HOUR_S = 3600.0
+
+NEWTON_STEPS = 12
+"""More than enough: the error is at the last bit after six."""
+
+LEAST_SHARE = 1e-200
+"""Goodput of a run that practically never ends; its time stays a number."""
 
 LEAST_LOSS = 1.8172
 OF_WEIGHTS, WEIGHTS_POWER = 482.01, 0.3478
@@ -52,36 +66,35 @@ def goodput_share(
     >>> share = goodput_share(16384 * one, gpu_mtbf_h=50_700 * one, checkpoint_s=30 * one,
     ...                       restart_s=900 * one)
     >>> round(float(share[0]), 3)
-    0.866
+    0.856
     """
     between_s = gpu_mtbf_h * HOUR_S / gpus
-    interval_s = checkpoint_interval_s(gpus, gpu_mtbf_h=gpu_mtbf_h, checkpoint_s=checkpoint_s)
-    lost_s = (interval_s / 2.0 + restart_s) / between_s
-    writing = checkpoint_s / np.maximum(interval_s, 1e-9)
-    return np.asarray(1.0 / (1.0 + writing + lost_s), np.float64)
-
-
-def slowest(gpus: Floats, spread: Floats, quantile: float) -> Floats:
-    """Return the relative delay of the slowest GPU behind the mean, at a quantile.
-
-    Speeds are normally distributed, with one draw per GPU. The largest of `n` draws is below `x`
-    with probability `F(x)^n` (Gumbel, Statistics of extremes, 1958), so no draw is needed.
-
-    >>> one = np.ones(1)
-    >>> float(slowest(one, 0.02 * one, 0.5)[0])
-    0.0
-    >>> round(float(slowest(1024 * one, 0.02 * one, 0.5)[0]), 4)
-    0.0641
-    """
-    normal, (numbers, which) = NormalDist(), np.unique(gpus, return_inverse=True)
-    behind = [normal.inv_cdf(quantile ** (1.0 / float(number))) for number in numbers]
-    return np.asarray(spread * np.array(behind)[which.reshape(-1)], np.float64)
+    kept = _kept_share(checkpoint_s / between_s)
+    return np.asarray(np.maximum(kept * np.exp(-restart_s / between_s), LEAST_SHARE), np.float64)
 
 
 def checkpoint_interval_s(gpus: Floats, *, gpu_mtbf_h: Floats, checkpoint_s: Floats) -> Floats:
-    """Return the seconds between checkpoints that minimize lost time."""
+    """Return the seconds of work between checkpoints that maximize the goodput."""
     between_s = gpu_mtbf_h * HOUR_S / gpus
-    return np.asarray(np.sqrt(2.0 * checkpoint_s * between_s), np.float64)
+    return np.asarray(between_s * (1.0 - _kept_share(checkpoint_s / between_s)), np.float64)
+
+
+def _kept_share(pause: Floats) -> Floats:
+    """Return the root `u` in (0, 1] of `u - 1 - ln(u) = pause`, by Newton's method for `ln(u)`.
+
+    `pause` is a checkpoint over the mean time between failures. `exp(x) - 1 - x` falls and is
+    convex for `x < 0`, so that iterations from the left end, `-pause - 1`, or its square root near
+    0, approach the root from one side.
+
+    >>> _kept_share(np.array([0.0, 0.5, 1e3])).round(4).tolist()
+    [1.0, 0.3017, 0.0]
+    """
+    log = -np.minimum(pause + 1.0, np.sqrt(2.0 * pause) + pause)
+    for _ in range(NEWTON_STEPS):
+        slope = np.expm1(log)
+        gap = slope - log - pause
+        log = log - np.divide(gap, slope, out=np.zeros_like(log), where=slope < 0.0)
+    return np.asarray(np.exp(np.minimum(log, 0.0)), np.float64)
 
 
 def expected_loss(weights: float, tokens: Floats) -> Floats:
@@ -114,10 +127,7 @@ JOB_FIELDS = (*(f.name for f in fields(Job) if f.name in _AXES), "prices")
 STEP_METRICS = [f.name for f in fields(TrainingMetrics) if f.name in Steps.__annotations__]
 """Columns of `Steps` that are metrics without conversion."""
 
-GB = 1e9
 PERCENTILES = (50, 95)
-SHARDED_WEIGHTS = 3
-"""ZeRO stage that shards weights."""
 
 
 def job_of(group: Mapping[str, Any]) -> Job:
@@ -187,146 +197,20 @@ def _codes(batch: pa.RecordBatch, name: str, known: tuple[str, ...]) -> NDArray[
     return found.astype(np.int64)
 
 
-def too_full(job: Job, plans: Plans, memory: RankMemory, limits: Floats) -> list[str]:
-    """Return for each row the reason it exceeds the GPU's memory, or an empty string.
-
-    `limits` are the largest accepted probabilities of running out of memory.
-    """
-    has = job.gpu.hbm_bytes
-    risks = oom_probability(memory.total, has)
-    return [
-        f"memory_exceeds_hbm: needs {size / GB:.1f} GB on the {stage_name(rank, pp)}, "
-        f"has {has / GB:.1f} GB"
-        + (f", a risk of {100 * risk:.0f} % of running out" if size <= has else "")
-        if risk > limit
-        else ""
-        for size, rank, pp, risk, limit in zip(
-            *(column.tolist() for column in (memory.total, memory.rank, plans.pp, risks, limits)),
-            strict=True,
-        )
-    ]
-
-
-def why_not(job: Job, plans: Plans, batch: NDArray[Any], targets: Floats) -> list[str]:
-    """Return for each row the reason it is infeasible, or an empty string.
-
-    `targets` are target losses; 0: none.
-    """
-    reasons = [""] * plans.size
-
-    def note(broken: NDArray[np.bool_], words: str, *columns: Any) -> None:
-        values = [np.broadcast_to(column, plans.size) for column in columns]
-        for row in np.flatnonzero(broken):
-            reasons[row] = reasons[row] or words.format(*(value[row] for value in values))
-
-    model, pp, m = job.model, plans.pp, plans.micro_batches
-    schedules = np.array([*SCHEDULES, ""])[plans.schedule]
-    is_interleaved, is_folded = plans.schedule == INTERLEAVED, plans.schedule == DUALPIPE_V
-    is_pairing, twice = np.isin(plans.schedule, PAIRING), plans.models > 1
-    note(
-        batch != plans.dp * plans.micro_batch * m,
-        "batch_not_divisible: {} sequences over dp {} x micro_batch {:g}",
-        *(batch, plans.dp, plans.micro_batch),
-    )
-    first, last, layout = plans.first, plans.last, job.pipeline_layout
-    is_uneven, between = (first > 0) | (last > 0), pp - (first > 0) - (last > 0)
-    rest = model.layers - first - last
-    note(
-        is_uneven & ((pp == 1) | is_pairing | (layout != "")),
-        "uneven_stages: first_stage_layers {} and last_stage_layers {} need pp > 1, no "
-        "pipeline_layout, and another schedule than dualpipe; pp {}, {}",
-        *(first, last, pp, schedules),
-    )
-    note(
-        is_uneven
-        & (
-            ((first % plans.chunks) + (last % plans.chunks) > 0)
-            | (rest < between)
-            | (rest % np.maximum(1, between * plans.chunks) > 0)
-            | ((between == 0) & (rest > 0))
-        ),
-        "uneven_stages_do_not_divide: {} layers, {} on the first and {} on the last rank (0: as "
-        "many as others), over pp {} x chunks {}",
-        *(model.layers, first, last, pp, plans.chunks),
-    )
-    note(
-        (is_uneven | (layout != "")) & (plans.zero >= SHARDED_WEIGHTS),
-        "uneven_stages_under_zero_3: zero 3 is modelled for even stages only; write zero 0, 1 or 2",
-    )
-    if layout:
-        note(is_pairing, "pipeline_layout_under_dualpipe: {} needs even stages", schedules)
-        for ranks, chunks in sorted(set(zip(pp.tolist(), plans.chunks.tolist(), strict=True))):
-            if wrong := layout_error(job.pipelined, ranks, chunks):
-                note((pp == ranks) & (plans.chunks == chunks), wrong)
-    note(
-        (layout == "")
-        & (pp * plans.chunks > model.layers + np.where(pp > 1, 2, 0)),  # embedding and head alone
-        "pp_exceeds_layers: pp {} x chunks {}, {} layers",
-        *(pp, plans.chunks, model.layers),
-    )
-    note(
-        np.where(is_folded, plans.chunks != 2, (plans.chunks > 1) & ~is_interleaved),
-        "chunks_need_interleaving: {} under {}",
-        *(plans.chunks, schedules),
-    )
-    note(
-        is_interleaved & (pp > 1) & (m % pp > 0),
-        "micro_batches_not_multiple_of_pp: {} micro-batches, pp {}, interleaved",
-        *(m, pp),
-    )
-    note(
-        is_pairing & ((m < 2 * pp) | (twice & ((pp % 2 > 0) | (m % 2 > 0)))),
-        "micro_batches_too_few_to_pair: {} micro-batches, pp {}, {}",
-        *(m, pp, schedules),
-    )
-    copies = plans.dp * job.cp * plans.models
-    note(
-        copies % plans.shards > 0,
-        "shard_ranks_do_not_divide: {} of {} copies",
-        *(plans.shards, copies),
-    )
-    ranks = plans.dp * job.cp * job.tp
-    note(
-        ranks % (job.ep * job.expert_tp) > 0,
-        "experts_exceed_ranks: ep {} x expert_tp {} of {} ranks of a stage",
-        *(job.ep, job.expert_tp, ranks),
-    )
-    note(
-        plans.offloaded > np.ceil(model.layers / pp),
-        "offload_exceeds_stage: offload_layers {:g}, a rank has {:g} layers",
-        *(plans.offloaded, np.ceil(model.layers / pp)),
-    )
-    note(
-        ((plans.offloads > 0) | (plans.offloaded > 0)) & (job.gpu.pcie_bytes_per_s <= 0.0),
-        "no_host_link: gpu '{}' states no pcie_bytes_per_s",
-        job.gpu.name,
-    )
-    weights = model.active_parameters
-    note(
-        (targets > 0) & (job.lora_rank > 0),
-        "loss_of_adapters: the scaling law describes models trained from scratch; set tokens, "
-        "not target_loss",
-    )
-    note(
-        (targets > 0) & np.isinf(tokens_to_loss(weights, targets)),
-        "loss_out_of_reach: {:g}; a scaling law expects {} to stay above {:.3g}",
-        *(targets, model.name, expected_loss(weights, np.array(np.inf))),
-    )
-    return reasons
-
-
 def step_metrics(job: Job, plans: Plans, done: Steps, constants: Constants) -> Columns:
     """Return the step metrics of each row."""
     gpus = (plans.pp * plans.dp * job.tp * job.cp).astype(np.float64)
     tokens = plans.dp * plans.micro_batch * plans.micro_batches * job.sequence
     rate = done.flops / done.step_s / gpus
+    mfu = rate / job.gpu.peak(job.dtype)
+    low, high = constants.band_on(job.gpu)
     return {name: getattr(done, name) for name in STEP_METRICS} | {
-        "step_s_lo": done.step_s * constants.band[0],
-        "step_s_hi": done.step_s * constants.band[1],
+        "step_s_lo": done.step_s * np.maximum(low, mfu),  # no step exceeds the peak rate
+        "step_s_hi": done.step_s * high,
         "tokens_per_s": tokens / done.step_s,
         "tokens_per_s_per_gpu": tokens / done.step_s / gpus,
         "flops_per_s_per_gpu": rate,
-        "mfu": rate / job.gpu.peak(job.dtype),
+        "mfu": mfu,
         "bubble_share": done.bubble_s / done.pipeline_s,
         "trained_parameters": np.full(gpus.size, job.trained_share * job.model.parameters),
     }
@@ -360,7 +244,8 @@ def run_metrics(
         given_s > 0, given_s, writing_s(job, plans, gpus, batch, where)
     )
     share = goodput_share(gpus, **asked)
-    held_up = stretched_s(done, gpus, numbers(batch, "gpu_spread")[where])
+    kinds = batch.column("stragglers").take(pa.array(where)).to_pylist()
+    held_up = stretched_s(done, gpus, numbers(batch, "gpu_spread")[where], kinds)
     tokens = tokens_of(job, batch, where)
     made_s = tokens / done["tokens_per_s"]
     run_s = made_s / share
@@ -416,16 +301,23 @@ def loading_s(job: Job, plans: Plans, batch: pa.RecordBatch, where: NDArray[np.i
     return np.asarray(tokens * size / (readers * rate), np.float64)
 
 
-def stretched_s(done: Columns, gpus: Floats, spread: Floats) -> Columns:
-    """Return percentiles of the step time over draws of the slowest GPU's speed.
+def stretched_s(done: Columns, gpus: Floats, spread: Floats, kinds: Sequence[str]) -> Columns:
+    """Return the mean and percentiles of the step time over draws of stragglers.
 
-    The drawn delay replaces the fitted straggler wait.
+    The drawn delay replaces the fitted straggler wait: that of the slowest GPU while GPUs work, or
+    the slowdown of a whole production job, NaN below the smallest of these jobs.
     """
     working_s = done["compute_s"] + done["bubble_s"]
     even_s = done["step_s"] - done["straggler_s"]
+    known_s = np.where(gpus >= least_gpus(), even_s, np.nan)
+    is_production = np.array([kind == PRODUCTION for kind in kinds], bool)
+    found = {"step_mean_s": (slowest_mean(gpus, spread), production_mean())}
+    for percent in PERCENTILES:
+        slowdown = float(production_slowdown(np.array(percent / 100.0)))
+        found[f"step_p{percent}_s"] = slowest(gpus, spread, percent / 100.0), slowdown
     return {
-        f"step_p{percent}_s": even_s + working_s * slowest(gpus, spread, percent / 100.0)
-        for percent in PERCENTILES
+        name: np.where(is_production, known_s * slowdown, even_s + working_s * behind)
+        for name, (behind, slowdown) in found.items()
     }
 
 

@@ -22,6 +22,8 @@ from simulators.training.job import (
 )
 from simulators.training.schedule import SCHEDULES
 from simulators.training.stages import read_layout
+from simulators.training.stragglers import GPU_SPREAD
+from simulators.training.stragglers import KINDS as STRAGGLERS
 
 DTYPES = ("bf16", "fp16", "fp8", "fp4")
 GRADIENTS = ("fp32", "bf16", "fp8", "int4")
@@ -148,6 +150,7 @@ class TrainingPoint:
         "products with adapters: attention's projections, or all of a dense layer",
         default=LORA_TARGETS[0],
         known=LORA_TARGETS,
+        acts_if={"lora_rank": ()},
     )
     gradient_dtype: str = choice(
         "precision of gradient communication; fp8 and int4 add compression kernels",
@@ -168,8 +171,12 @@ class TrainingPoint:
         unit="1/s",
         default=3.9e9,
         above=0,
+        acts_if={"offload": ()},
     )
-    overlap: bool = choice("whether gradient reduction overlaps the backward pass", default=True)
+    overlap: bool = choice(
+        "whether gradient reduction overlaps the backward pass; of ZeRO 3 also gathers of weights",
+        default=True,
+    )
     tp_overlap: bool = choice(
         "whether, with `overlap`, tensor-parallel messages overlap the products around them "
         "(Transformer Engine, torchtitan's asynchronous TP)",
@@ -221,6 +228,12 @@ class TrainingPoint:
         at_least=0,
         at_most=0.5,
     )
+    stragglers: str = asked(
+        "delays of `step_mean_s`, `step_p50_s` and `step_p95_s`: those of the slowest GPU "
+        "(gpu_spread), or those of whole jobs in production (Lin et al., OSDI 2025)",
+        default=GPU_SPREAD,
+        known=STRAGGLERS,
+    )
     prices: str = asked("the price list", names="price", default=DEFAULT)
 
 
@@ -238,8 +251,9 @@ class TrainingMetrics:
     step_s: float = _time("time of one step", better="min")
     step_s_lo: float = _time("lower end of its 90 % interval")
     step_s_hi: float = _time("upper end of its 90 % interval")
-    step_p50_s: float = _spread("median step time over draws of the GPUs' speeds")
-    step_p95_s: float = _spread("95th percentile of the step time over draws of the GPUs' speeds")
+    step_mean_s: float = _spread("expected step time over draws of `stragglers`")
+    step_p50_s: float = _spread("median step time over draws of `stragglers`")
+    step_p95_s: float = _spread("95th percentile of the step time over draws of `stragglers`")
     compute_s: float = _time("kernel time of a rank")
     bubble_s: float = _time("pipeline bubble: waits of a rank for other stages")
     tp_comm_s: float = _time("exposed tensor-parallel communication")

@@ -16,12 +16,13 @@ from simulators.catalog.price import priced_by, usd_per_gpu_hours, with_rates
 from simulators.collectives.price import READS
 from simulators.composition.adjustments import CLOCKS_CALIBRATION
 from simulators.composition.simulator import SIMULATOR as COMPOSITION
+from simulators.core.calibration import read_calibration
 from simulators.core.columns import (
     FITTED,
     LEVELS,
-    alike,
     batch_of,
     categories,
+    equal_row_groups,
     mapped,
     numbers,
     outcome,
@@ -35,6 +36,7 @@ from simulators.evidence.lookup import notes_on
 from simulators.kernels import price as kernels
 from simulators.kernels.energy import idle_w_of
 from simulators.training.communication import LAYERS
+from simulators.training.feasibility import memory_reasons, plan_reasons
 from simulators.training.job import CALIBRATION, Constants, check_job, load_constants
 from simulators.training.memory import RESERVED_BYTES, RankMemory, rank_memory, stage_name
 from simulators.training.metrics import (
@@ -46,16 +48,14 @@ from simulators.training.metrics import (
     plans_of,
     run_metrics,
     step_metrics,
-    too_full,
-    why_not,
 )
 from simulators.training.operators import (
-    AGAIN,
     FORWARD,
     INPUTS,
+    RECOMPUTATIONS,
     SUMS,
     WEIGHTS,
-    runs,
+    pass_repeats,
 )
 from simulators.training.point import TrainingFacts, TrainingMetrics, TrainingPoint
 from simulators.training.step import (
@@ -73,7 +73,7 @@ PHASES = {
     FORWARD: "forward",
     INPUTS: "backward, inputs",
     WEIGHTS: "backward, weights",
-    **dict.fromkeys(AGAIN, "recomputation"),
+    **dict.fromkeys(RECOMPUTATIONS, "recomputation"),
     SUMS: "gradient sums",
 }
 
@@ -134,7 +134,9 @@ def _kernels(work: Work, constants: Constants, gpus: int) -> list[Contribution]:
     layer = work.pieces.get("experts") or work.pieces["dense"]
     for name, piece in work.pieces.items():
         for (phase, kind), seconds in piece.seconds.items():
-            times = often * counts[name] * float(runs(phase, plans, is_layer=name in LAYERS)[0])
+            times = (
+                often * counts[name] * float(pass_repeats(phase, plans, is_layer=name in LAYERS)[0])
+            )
             row = sums.setdefault((phase, kind), [0.0, 0.0, 0.0])
             row[0] += times * pace(constants, work, kind) * float(seconds[column])
             row[1] += gpus * times * float(piece.joules[phase, kind][column])
@@ -167,7 +169,7 @@ class Training:
     """The simulator of training runs."""
 
     name: str = "training"
-    version: int = 14
+    version: int = 18
     point: type = TrainingPoint
     metrics: type = TrainingMetrics
     facts: type = TrainingFacts
@@ -192,7 +194,7 @@ class Training:
         targets = numbers(batch, "target_loss").astype(np.float64)
         limits = numbers(batch, "oom_limit").astype(np.float64)
         feasible: list[tuple[NDArray[np.int64], Work, RankMemory]] = []
-        for every, group in alike(batch, JOB_FIELDS):
+        for every, group in equal_row_groups(batch, JOB_FIELDS):
             job = job_of(group)
             try:
                 check_job(job)
@@ -200,13 +202,13 @@ class Training:
                 reasons[every] = str(verdict)
                 continue
             plans, sequences = all_plans.where(every), all_sequences[every]
-            reasons[every] = why_not(job, plans, sequences, targets[every])
+            reasons[every] = plan_reasons(job, plans, sequences, targets[every])
             can = reasons[every] == ""
             where, plans = every[can], plans.where(can)
             if not where.size:
                 continue
             memory = rank_memory(job, plans)
-            reasons[where] = too_full(job, plans, memory, limits[where])
+            reasons[where] = memory_reasons(job, plans, memory, limits[where])
             fits = reasons[where] == ""
             if fits.any():
                 work = work_of(job, plans.where(fits))
@@ -221,7 +223,12 @@ class Training:
             for name, column in found.items():
                 out[name][where] = column
             shares[:, where] = step.shares
-        return outcome(TrainingMetrics, out, infeasible=list(reasons), shares=shares)
+        return outcome(TrainingMetrics, out, infeasible=list(reasons), shares=shares, sparse=True)
+
+    def rests_on(self, point: Mapping[str, Any]) -> str:  # noqa: ARG002 - one file for all designs
+        """Return the day of the newest step that the constants were fitted to."""
+        day = read_calibration(CALIBRATION)["provenance"].get("newest", "")
+        return f"Constants: fitted to training steps measured up to {day}" if day else ""
 
     def explain(self, point: Mapping[str, Any]) -> list[Contribution]:
         """Return the contributions to time, energy and memory of a design's step.
@@ -232,15 +239,15 @@ class Training:
         """
         batch = batch_of(TrainingPoint, point)
         check_batch(TrainingPoint, batch)
-        [(_, group)] = alike(batch, JOB_FIELDS)
+        [(_, group)] = equal_row_groups(batch, JOB_FIELDS)
         job, plans, constants = job_of(group), plans_of(batch), load_constants()
         check_job(job)
         sequences, target = numbers(batch, "batch"), numbers(batch, "target_loss")
-        [reason] = why_not(job, plans, sequences, target.astype(np.float64))
+        [reason] = plan_reasons(job, plans, sequences, target.astype(np.float64))
         _check(reason)
         memory = rank_memory(job, plans)
         limits = numbers(batch, "oom_limit").astype(np.float64)
-        [reason] = too_full(job, plans, memory, limits)
+        [reason] = memory_reasons(job, plans, memory, limits)
         _check(reason)
         work = work_of(job, plans)
         read_s = loading_s(job, plans, batch, np.arange(1))

@@ -5,6 +5,9 @@
     after     exposed gradients and weights, and the optimizer
     late      wait for the slowest data rank
 
+A host that launches kernels one by one runs ahead of its GPU until launching a pass takes longer
+than its kernels; MLPerf Training v4.1 and later submissions avoid that by CUDA graphs.
+
 The fitted shares of hidden messages and paces of kernels are `Constants` in `job.py`.
 """
 
@@ -46,21 +49,15 @@ from simulators.training.job import (
     hides_expert_exchange,
 )
 from simulators.training.memory import layer_activation_bytes
+from simulators.training.operator_prices import ATTENTION, PRODUCTS, SCORES, Piece, pieces
 from simulators.training.operators import (
-    ATTENTION,
     FORWARD,
     INPUTS,
     PHASES,
     PIECES,
-    PRODUCTS,
-    SCORES,
     WEIGHTS,
-    Piece,
-    in_passes,
-    is_launched,
-    launch_waits_s,
-    pieces,
-    runs,
+    merged_passes,
+    pass_repeats,
 )
 from simulators.training.pipeline import BLOCKED, COLUMNS, DENSE, HEAD, MTP, SEND, pipelines_s
 from simulators.training.pipeline import EXPERTS as EXPERT
@@ -170,7 +167,7 @@ def passes_of(work: Work, constants: Constants) -> Passes:
             continue
         passes = _passes(work, name, constants)
         unhidden = _exposed(work, name, passes, constants)
-        sharded = _sharded(work.exchange, passes, constants) if name in LAYERS else {}
+        sharded = _sharded(work.exchange, passes, constants, plans) if name in LAYERS else {}
         for kind, column in enumerate((FORWARD, INPUTS, WEIGHTS)):
             parts[:, DENSE * place + kind] = passes[column]
         for (direction, what), seconds in (unhidden | sharded).items():
@@ -369,7 +366,7 @@ def _passes(work: Work, name: str, constants: Constants) -> dict[str, Floats]:
     if is_launched(name, work.job):
         for phase in (FORWARD, INPUTS):
             sums[phase] += constants.mixture_s if name == "experts" else constants.layer_s
-    return in_passes(sums, work.plans, is_layer=name in LAYERS)
+    return merged_passes(sums, work.plans, is_layer=name in LAYERS)
 
 
 def _exposed(
@@ -428,15 +425,15 @@ def sent_again(name: str, what: str, plans: Plans) -> Floats:
 
 
 def _sharded(
-    done: Exchange, passes: Mapping[str, Floats], constants: Constants
+    done: Exchange, passes: Mapping[str, Floats], constants: Constants, plans: Plans
 ) -> dict[tuple[str, str], Floats]:
     """Return the seconds that weight all-gather and gradient reduce-scatter add to a pass."""
     share = constants.exposed.get(SHARDED, 0.0)
     forward, backward = passes[FORWARD], passes[INPUTS] + passes[WEIGHTS]
     gather, both = done.layer_gather_s, done.layer_gather_s + done.layer_scatter_s
     return {
-        (FORWARD, GRADIENTS): np.maximum(share * gather, gather - forward),
-        (INPUTS, GRADIENTS): np.maximum(share * both, both - backward),
+        (FORWARD, GRADIENTS): _left(gather, forward, share, plans),
+        (INPUTS, GRADIENTS): _left(both, backward, share, plans),
     }
 
 
@@ -456,9 +453,31 @@ def _energy_j(work: Work, step_s: Floats) -> Floats:
     spent_j, kernels_s = np.zeros(plans.size), np.zeros(plans.size)
     for name, piece in work.pieces.items():
         for (phase, kind), joules in piece.joules.items():
-            often = runs(phase, plans, is_layer=name in LAYERS)
+            often = pass_repeats(phase, plans, is_layer=name in LAYERS)
             times = counts[name] * often * plans.micro_batches / plans.pp
             spent_j += times * joules[work.which]
             kernels_s += times * piece.seconds[phase, kind][work.which]
     spent_j += (step_s - kernels_s) * idle_w_of(work.job.gpu)
     return np.minimum(spent_j, peak_w_of(work.job.gpu) * step_s)
+
+
+def is_launched(piece: str, job: Job) -> bool:
+    """Return whether the host launches the kernels of a piece separately, without CUDA graphs."""
+    return piece in LAYERS and not (job.cuda_graphs or job.layer_graphs)
+
+
+def launch_waits_s(
+    launches: Mapping[str, float], sent: Messages, shown: Floats, constants: Constants, plans: Plans
+) -> Floats:
+    """Return the launch waits of a layer's forward and backward pass in seconds.
+
+    `shown` has the seconds of a layer's forward pass, input and weight gradients, by row.
+    """
+    kernels = {phase: np.full(plans.size, launches.get(phase, 0.0)) for phase in PHASES}
+    often = merged_passes(kernels, plans, is_layer=True)
+    kernels_of = np.stack([often[FORWARD], often[INPUTS] + often[WEIGHTS]], axis=1)
+    forward, backward = sent.launches
+    messages = np.stack([np.full(plans.size, forward), backward + plans.again * forward], axis=1)
+    taken = np.stack([shown[:, 0], shown[:, 1] + shown[:, 2]], axis=1)
+    waits_s = np.maximum(0.0, constants.launch_s * (kernels_of + messages) - taken)
+    return np.asarray(waits_s, np.float64)

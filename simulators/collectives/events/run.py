@@ -142,12 +142,11 @@ def state_of(
     phases = asked_for.phases_of(plan.whole, op, chunk, baseline=bool(request[asked_for.BASELINE]))
     alike = np.zeros(len(plan.whole), np.int64) if every_rank else _alike(plan, phases)
     ranks_of = np.where(alike == 1, 1, plan.whole[:, RANKS])  # simulated ranks by dimension
-    widest = max(_widest(plan.whole[d], int(part)) for d, part, *_ in phases)
-    queues = int(request[asked_for.QUEUES])
-    servers = -(-int(request[asked_for.ACTIVE]) // queues)
-    streams = asked_for.chunks_of(request, plan.ranks)
-    in_service = min(streams, len(plan.whole) * queues * servers)
     first_link = np.cumsum([0, *(links_of(int(d[BLOCK]), int(d[RANKS])) for d in plan.whole)])
+    widest = max(_widest(plan.whole[d], int(part)) for d, part, *_ in phases)
+    streams, queues = asked_for.chunks_of(request, plan.ranks), int(request[asked_for.QUEUES])
+    servers = -(-int(request[asked_for.ACTIVE]) // queues)
+    in_service = min(streams, len(plan.whole) * queues * servers)
     settings = Settings(
         ranks=int(np.prod(ranks_of)),
         streams=streams,
@@ -160,21 +159,13 @@ def state_of(
         mode=mode,
         memory_bytes_per_s=memory_bytes_per_s,
     )
-    ranks, is_fair = settings.ranks, mode == at.SHARED
+    ranks = settings.ranks
     free_slots = slack * (64 + 2 * ranks * in_service * widest)
     first_slot = np.cumsum([0, *(_peers(d) for d in plan.whole)])
     rows, lines = ranks * streams, ranks * len(plan.whole) * queues
-    in_flight_limit = max(free_slots, rows * int(first_slot[-1]))
-    if in_flight_limit > MOST_MESSAGES:
-        raise Infeasible(
-            "too_many_messages",
-            f"{ranks:,} ranks with {streams:,} chunks may have {in_flight_limit:,} "
-            f"messages under way; up to {MOST_MESSAGES:,} are simulated",
-        )
+    _check_messages(settings, max(free_slots, rows * int(first_slot[-1])))
     clock, links = _zeros(at.COUNTERS), ranks * settings.owned
     clock[at.SPARES] = free_slots
-    sharing = free_slots if is_fair else 1
-    longest = max([4, *(int(d[RANKS]) // 2 for d in plan.whole if d[BLOCK] == RING_BLOCK)])
     return State(
         settings=settings,
         phases=_tabulated(plan.whole, phases, streams, queues),
@@ -193,15 +184,7 @@ def state_of(
         follower=np.full(rows, -1, np.int64),
         messages=_zeros(free_slots, at.MESSAGE_FIELDS),
         spare=np.arange(free_slots)[::-1].copy(),
-        flows=Flows(
-            flying=_zeros(sharing),
-            routes=np.full((sharing, longest if is_fair else 1), -1, np.int64),
-            shares=np.zeros((sharing, 3)),
-            capacity=_capacity(plan, ranks, first_link, is_fair=is_fair),
-            free_bandwidth=np.zeros(links),
-            load=_zeros(links),
-            used=_zeros(links),
-        ),
+        flows=_flows(plan, settings, first_link, free_slots),
         shared_until_ns=np.zeros(1),
         free_at=_zeros(links),
         busy_ns=np.zeros(links),
@@ -209,6 +192,32 @@ def state_of(
         event=_zeros(2),
         clock=clock,
         report=_zeros(at.UNFINISHED + 1),
+    )
+
+
+def _check_messages(settings: Settings, in_flight: int) -> None:
+    """Raise Infeasible if more messages may be in flight than can be simulated."""
+    if in_flight > MOST_MESSAGES:
+        raise Infeasible(
+            "too_many_messages",
+            f"{settings.ranks:,} ranks with {settings.streams:,} chunks may have {in_flight:,} "
+            f"messages under way; up to {MOST_MESSAGES:,} are simulated",
+        )
+
+
+def _flows(plan: Plan, settings: Settings, first_link: Ints, free_slots: int) -> Flows:
+    """Return the arrays of max-min fair sharing; of one entry if links are not shared."""
+    is_fair, links = settings.mode == at.SHARED, settings.ranks * settings.owned
+    sharing = free_slots if is_fair else 1
+    longest = max([4, *(int(d[RANKS]) // 2 for d in plan.whole if d[BLOCK] == RING_BLOCK)])
+    return Flows(
+        flying=_zeros(sharing),
+        routes=np.full((sharing, longest if is_fair else 1), -1, np.int64),
+        shares=np.zeros((sharing, 3)),
+        capacity=_capacity(plan, settings.ranks, first_link, is_fair=is_fair),
+        free_bandwidth=np.zeros(links),
+        load=_zeros(links),
+        used=_zeros(links),
     )
 
 

@@ -30,7 +30,7 @@ from simulators.collectives.topologies.blocks import BLOCKS, MAX_DIMENSIONS, RAN
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import TOPOLOGIES, read_toml
 
-ABBREVIATIONS = {"full": "fully_connected", "torus": "ring", "mesh": "fully_connected"}
+ABBREVIATIONS = {"full": "fully_connected", "torus": "ring"}
 LINK_BYTES_PER_S = 400.0 * 2**30
 LINK_LATENCY_S = 936.25e-9
 """Link of a notation without links: ASTRA-sim's description of an HGX H100."""
@@ -48,6 +48,7 @@ class Dimension:
     leaf: int = 0  # ports of a leaf switch, of a fat tree
     oversubscription: float = 1.0  # ports of a leaf over its uplinks
     energy_j_per_bit: float = math.nan  # per link crossed; NaN if unknown
+    is_usual: bool = False  # the link of a notation that states none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +93,7 @@ def with_link(topology: Topology, bytes_per_s: float | None, latency_s: float | 
             d,
             bytes_per_s=d.bytes_per_s if bytes_per_s is None else bytes_per_s,
             latency_s=d.latency_s if latency_s is None else latency_s,
+            is_usual=d.is_usual and bytes_per_s is None,
         )
         for d in topology.dimensions
     )
@@ -101,12 +103,22 @@ def with_link(topology: Topology, bytes_per_s: float | None, latency_s: float | 
 def _parsed(part: str, text: str) -> list[Dimension]:
     block, *numbers = part.split(":")
     full = ABBREVIATIONS.get(block, block)
+    if block == "mesh":
+        raise UserError(
+            f"topology '{text}': grids without wrap-around links are not modelled; write "
+            f"{part.replace(block, 'torus')} with them, or {part.replace(block, 'full')} for a "
+            "link between every two ranks of a side"
+        )
     if full not in BLOCKS:
         raise UnknownNameError(
             f"building block of topology '{text}':", block, (*BLOCKS, *ABBREVIATIONS)
         )
     joined = functools.partial(
-        Dimension, block=full, bytes_per_s=LINK_BYTES_PER_S, latency_s=LINK_LATENCY_S
+        Dimension,
+        block=full,
+        bytes_per_s=LINK_BYTES_PER_S,
+        latency_s=LINK_LATENCY_S,
+        is_usual=True,
     )
     try:
         if full == "fat_tree":

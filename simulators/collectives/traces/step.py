@@ -154,6 +154,14 @@ class TraceStep:
                     found[message] = found.get(message, 0) + 1
         return found
 
+    @property
+    def recorded_ns(self) -> int:
+        """Durations of sends and collectives that the trace states, of the rank with most; or 0."""
+        return max(
+            sum(o.duration_ns for o in program if o.kind in ("send", "collective"))
+            for program in self.programs
+        )
+
     def timeline(self, taken_ns: Mapping[Message, int], issue: str) -> Timeline:
         """Return the timeline of all operators.
 

@@ -20,7 +20,13 @@ import numpy as np
 from simulators.catalog.accelerator import TENSORS, Accelerator
 from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, matrix
 from simulators.dataflow import access as at
-from simulators.dataflow.access import Problem, distinct_sums, lay_out, note_accesses
+from simulators.dataflow.access import (
+    Problem,
+    distinct_sums,
+    drop_held,
+    lay_out,
+    note_accesses,
+)
 from simulators.dataflow.evaluation import CYCLES, ENERGY_PJ, RESULTS, UNLIMITED, charge
 from simulators.dataflow.search.annealing import SPACE, Space, score
 from simulators.workload.loop_nest import Layer
@@ -45,7 +51,8 @@ def compulsory(layer: Layer, accelerator: Accelerator, problem: Problem) -> tupl
     tensor, each multiply reads it there, and updates it if it is the output.
     """
     levels, energies = accelerator.levels, problem.energy_pj
-    words = [_words(problem, t) for t in range(len(TENSORS))]
+    mask = int(problem.held[at.MASK])
+    words = [0 if mask >> t & 1 else _words(problem, t) for t in range(len(TENSORS))]
     actions = [at.UPDATES if tensor.output else at.READS for tensor in layer.tensors]
     energy_pj = float(energies[-1, 0]) * layer.macs
     for number, action in zip(words, actions, strict=True):
@@ -96,6 +103,8 @@ def _surplus(
         costs, capacities = [0.0, 0.0, 0.0], [0, 0, 0]
         whole = 0.0
         for t in range(len(TENSORS)):
+            if int(problem.held[at.MASK]) >> t & 1:  # nothing enters, or capacity is not counted
+                continue
             outer = max(k for k in range(level) if kept[k] >> t & 1)
             inner = next((k for k in range(level, len(kept)) if kept[k] >> t & 1), 0)
             passes = inner > level and outer == level - 1 and _is_plain(layer, t)
@@ -113,7 +122,10 @@ def _surplus(
                 capacity = int(problem.sizes[inner, at.CAPACITY])
                 capacities[t] = min(capacity * accelerator.levels[inner].instances, UNLIMITED)
         capacity = int(problem.sizes[level, at.CAPACITY])
-        entering = _entering(layer, capacity, kept[level], tuple(costs), tuple(capacities))
+        at_level = kept[level]
+        if level == problem.held[at.HOME]:
+            at_level &= ~int(problem.held[at.MASK])
+        entering = _entering(layer, capacity, at_level, tuple(costs), tuple(capacities))
         spent += max(0.0, entering - whole)
     return spent
 
@@ -158,6 +170,20 @@ def _entering(layer: Layer, capacity: int, kept: int, costs: Tensors, beyond: Ca
             spent += cost * words
     is_loop = (steps > 1) | (every_step == 1.0)
     return float(spent[is_loop].min(initial=np.inf))
+
+
+@functools.lru_cache(maxsize=8192)
+def least_traffic(layer: Layer, capacity: int, kept: int) -> float:
+    """Return the fewest words that cross DRAM if one buffer of a capacity holds tiles of a layer.
+
+    `kept` is a mask of the tensors that the buffer may hold; others are counted once. Sums are
+    written on each arrival, and read back on all but the first. Infinite if no tile fits.
+    """
+    words = _entering(layer, capacity, kept, (1.0, 1.0, 2.0), (0, 0, 0))
+    whole = [_tiles(layer, t, np.array(layer.bounds, np.float64)[:, None]) for t in range(3)]
+    if kept >> at.OUTPUT & 1:
+        words -= float(whole[at.OUTPUT].prod())
+    return words + sum(float(whole[t].prod()) for t in range(len(TENSORS)) if not kept >> t & 1)
 
 
 def _tiles(layer: Layer, tensor: int, sides: Floats) -> Floats:
@@ -298,6 +324,8 @@ def _spread_bounds(
                         around[level, d] = around[level - 1, d] * problem.spread[level - 1, d]
             problem.has_partial_tiles[0] = 0
             compute = _least_counts(problem, kept[choice], counts)
+            if problem.held[at.MASK]:
+                drop_held(problem, counts)
             charge(problem, kept[choice], counts, compute, result)
             around[levels] = 1  # the tile of a multiplier, from which `lay_out` starts
             energy_pj, cycles = result[ENERGY_PJ] + surplus[choice], result[CYCLES]

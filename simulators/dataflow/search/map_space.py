@@ -125,7 +125,9 @@ def _dimension(level: str, dim: str, layer: Layer) -> int:
     return layer.dims.index(dim)
 
 
-ANY = "any"
+ANY, ASIDE = "any", "/"
+"""The dataflow without constraints; what separates dimensions of columns and rows: `M/C,R`."""
+
 SPREAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "weight_stationary": (("M", "B"), ("C", "R", "S")),
     "output_stationary": (("M", "Q", "B", "N"), ("P", "N", "M")),
@@ -143,11 +145,19 @@ def dataflows() -> tuple[str, ...]:
 def spread_of(dataflow: str) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
     """Return the dimensions that a dataflow spreads over columns and rows; of `any`, all choices.
 
+    A dataflow may state its dimensions, those of columns first.
+
     Raises:
         UnknownNameError: the dataflow is unknown.
+
+    >>> spread_of("M/C,R")
+    [(('M',), ('C', 'R'))]
     """
     if dataflow == ANY:
         return list(SPREAD.values())
+    if ASIDE in dataflow:
+        columns, rows = (tuple(s.split(",")) for s in dataflow.split(ASIDE, 1))
+        return [(columns, rows)]
     if dataflow not in SPREAD:
         raise UnknownNameError("dataflow", dataflow, dataflows())
     return [SPREAD[dataflow]]
@@ -292,7 +302,9 @@ def _keeps(k: int, accelerator: Accelerator, machine: Machine, rules: Constraint
     if unknown := [t for keep in options for t in keep if t not in TENSORS]:
         raise UserError(f"constraint keeps '{unknown[0]}'{suggestion(unknown[0], TENSORS)}")
     words = int(machine.sizes[k, at.CAPACITY])
-    fitting = [keep for keep in options if len(keep) <= words]
+    if level.holds:
+        options = [keep for keep in options if set(level.holds) <= set(keep)]
+    fitting = [keep for keep in options if len(set(keep) - set(level.holds)) <= words]
     if not fitting:
         raise Infeasible(
             "buffer_too_small",

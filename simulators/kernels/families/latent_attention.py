@@ -28,7 +28,7 @@ SCORED, SUMMED = 576.0, 512.0
 CLUSTER, SCORERS, CLUSTER_HEADS = 4, 2.0, 128.0
 """SMs of a cluster, SMs that score, and the only number of heads that the kernel supports."""
 
-CLUSTERED = ("blackwell_rtx",)
+CLUSTERED = ("blackwell_rtx", "blackwell_spark")
 """Architectures that the cluster kernel is compiled for."""
 
 

@@ -15,6 +15,9 @@ from simulators.core.contract import metric
 WITH_INTERVAL = ("ttft_mean_s", "ttft_p99_s", "tpot_mean_s", "tpot_p99_s")
 """Latencies with a 90 % interval in the columns `<metric>_lo` and `<metric>_hi`."""
 
+CARBON = ("carbon_g_per_mtok", "carbon_g_per_request", "embodied_g_per_mtok")
+"""Metrics that follow from energy, GPUs, `grid` and `gpu_life_years`."""
+
 RATES_WITH_INTERVAL = ("tokens_per_s", "cost_usd_per_mtok")
 """Rates with a 90 % interval, derived from the intervals of latencies."""
 
@@ -126,6 +129,19 @@ class ServingMetrics:
     )
     energy_j_per_token: float | None = _cost(
         "GPU energy per output token, idle included", unit="J", better="min"
+    )
+    carbon_g_per_mtok: float | None = _cost(
+        "CO2e of the electricity per million output tokens, by `grid` and the site's PUE",
+        unit="g",
+        better="min",
+    )
+    carbon_g_per_request: float | None = _cost(
+        "CO2e of the electricity per completed request", unit="g"
+    )
+    embodied_g_per_mtok: float | None = _cost(
+        "CO2e of making the GPUs per million output tokens, over `gpu_life_years`; null without a "
+        "published figure of the GPU",
+        unit="g",
     )
     kv_use_mean: float = _use("share of KV blocks in use, mean over time")
     kv_use_max: float | None = _use("share of KV blocks in use, highest of any replica")

@@ -1,20 +1,11 @@
 """Metrics of a completed run: latencies, rates, cost, energy and utilization.
 
-Rates refer to the measurement window, the part of a run between ramp-up and drain. Benchmark
-clients count from the first request to the last answer, which includes ramp-up and drain and so
-underestimates throughput and overestimates cost in operation.
-
-Saturation: with a load rho above 1 the queue grows while requests arrive: a request that arrives at
-time t waits (rho - 1) t. The growth is the least-squares slope of waits over arrival times. The
-slope does not depend on the number of GPUs or on the service time, and a burst that is worked off
-leaves no slope. If the batch may grow without limit, requests do not wait but take ever longer; a
-second slope, of times in system over the later half of a long run, detects this.
-
-Percentiles are numpy's, linear; those of ITL come from a histogram with bins 0.3 % wide.
+Rates refer to the measurement window (`window.py`).
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -27,241 +18,34 @@ from simulators.composition.price import prompt_flops_saved
 from simulators.core.columns import SHARES
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
-from simulators.serving.answer.metrics import RATES_WITH_INTERVAL, WITH_INTERVAL, ServingMetrics
+from simulators.serving.answer.metrics import (
+    CARBON,
+    RATES_WITH_INTERVAL,
+    WITH_INTERVAL,
+    ServingMetrics,
+)
+from simulators.serving.answer.saturation import backlog_growth, is_saturated
+from simulators.serving.answer.statistics import (
+    STATISTICS,
+    Statistics,
+    gap_statistics,
+    row_statistics,
+    statistics_of,
+)
+from simulators.serving.answer.window import (
+    MeasurementWindow,
+    Sums,
+    steady_window,
+    sums_within,
+    total_work,
+)
 from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import AutoscalingPlan, Deployment, pools_of
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.replica import ReplicaState, gap_edges_s
-from simulators.serving.point import STEADY, TIERS, ServingPoint
+from simulators.serving.engine.replica import ReplicaState
+from simulators.serving.options import STEADY, TIERS
+from simulators.serving.point import ServingPoint
 from simulators.serving.prices.iteration_table import IterationTable
-
-QUANTILES = (0.5, 0.9, 0.95, 0.99)
-STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
-
-
-class Statistics(NamedTuple):
-    """Mean, percentiles and maximum of one quantity."""
-
-    mean: float
-    p50: float
-    p90: float
-    p95: float
-    p99: float
-    longest: float
-
-
-def statistics_of(values: Floats) -> Statistics | None:
-    """Return the statistics of values over requests; None without values.
-
-    >>> statistics_of(np.array([1.0, 2.0, 3.0]))
-    Statistics(mean=2.0, p50=2.0, p90=2.8, p95=2.9, p99=2.98, longest=3.0)
-    """
-    return row_statistics(values[np.newaxis])[0] if values.size else None
-
-
-def row_statistics(rows: Floats) -> list[Statistics]:
-    """Return the statistics of each row of a matrix of shape (quantities, requests)."""
-    count = rows.shape[1]
-    ordered = np.sort(rows)
-    places = np.array(QUANTILES) * (count - 1)
-    low = places.astype(np.int64)
-    left, right = ordered[:, low], ordered[:, np.minimum(low + 1, count - 1)]
-    at_shares = left + (places - low) * (right - left)
-    columns = np.column_stack((ordered.sum(axis=1) / count, at_shares, ordered[:, -1]))
-    return [Statistics(*row) for row in columns.tolist()]
-
-
-def gap_statistics(state: ReplicaState) -> Statistics | None:
-    """Return the statistics of all gaps between tokens; None without gaps.
-
-    The maximum is exact and limits the percentiles, which are known to the width of a bin.
-    """
-    bins = np.flatnonzero(state.gaps > 0)
-    if bins.size == 0:
-        return None
-    counts = state.gaps[bins]
-    below = np.cumsum(counts)
-    total = int(below[-1])
-    edges = gap_edges_s()
-    ranks = np.array(QUANTILES) * total
-    which = np.searchsorted(below, ranks)
-    places = bins[which]
-    inside = (ranks - below[which]) / counts[which] + 1.0
-    shares = edges[places] + inside * (edges[places + 1] - edges[places])
-    mean = float(state.gauge[:, at.GAPS_S].sum()) / total
-    longest = float(state.times[:, at.LONGEST_GAP].max())
-    p50, p90, p95, p99 = np.minimum(shares, longest).tolist()
-    return Statistics(mean, p50, p90, p95, p99, longest)
-
-
-FALLS_BEHIND = 0.05
-"""Growth of the wait, in s/s, above which a run is saturated: a load 5 % above capacity."""
-
-SLOWS_DOWN = 0.1
-"""The same limit for the time in system, in the later half of a run."""
-
-DEVIATIONS = 3.0
-"""Standard errors by which a slope must exceed zero."""
-
-LONG = 4.0
-"""Length of a run, in median times in system, from which growth of these times is tested."""
-
-FEWEST = 8
-"""Fewest requests for which a slope is computed."""
-
-
-def backlog_growth(arrival: Floats, scheduled: Floats) -> float:
-    """Return the growth of waiting times over arrival times, in s/s.
-
-    >>> came = np.arange(100.0)
-    >>> round(backlog_growth(came, 1.25 * came), 3)
-    0.25
-    """
-    return _slope(arrival, scheduled - arrival)[0]
-
-
-def is_saturated(growth: float, arrival: Floats, end: Floats) -> bool:
-    """Return whether a run is saturated: its queue grows, or its requests take ever longer."""
-    if growth > FALLS_BEHIND:
-        return True
-    taken_s, span_s = end - arrival, float(np.ptp(arrival))
-    if span_s < LONG * float(np.median(taken_s)):
-        return False
-    late = arrival >= arrival.min() + span_s / 2.0
-    slope, error = _slope(arrival[late], taken_s[late])
-    return slope > max(SLOWS_DOWN, DEVIATIONS * error)
-
-
-def _slope(moments: Floats, values: Floats) -> tuple[float, float]:
-    """Return the slope of values over moments by least squares, and its standard error."""
-    if moments.size < FEWEST:
-        return 0.0, 0.0
-    x, y = moments - moments.mean(), values - values.mean()
-    squares = float((x * x).sum())
-    if squares <= 0.0:
-        return 0.0, 0.0
-    slope = float((x * y).sum()) / squares
-    rest = y - slope * x
-    return slope, float(np.sqrt((rest * rest).sum() / (moments.size - 2) / squares))
-
-
-RAMP = 0.95
-"""Quantile of the time in system that the ramp-up lasts: before then, fewer requests complete than
-arrive."""
-
-LEAST_SHARE = 0.25
-"""A window must hold this share of all completed requests; else the run has no steady part."""
-
-
-class MeasurementWindow(NamedTuple):
-    """A time interval of a run, open at the start: rates count completions inside."""
-
-    begin_s: float
-    end_s: float
-
-    @property
-    def span_s(self) -> float:
-        """Return the length of the window."""
-        return self.end_s - self.begin_s
-
-    def holds(self, times_s: Floats) -> NDArray[np.bool_]:
-        """Return a mask of the times inside the window."""
-        found: NDArray[np.bool_] = (times_s > self.begin_s) & (times_s <= self.end_s)
-        return found
-
-    def mean_inside(self, arrival: Floats, end: Floats) -> float:
-        """Return the mean number of requests in the system within the window."""
-        within_s = np.minimum(end, self.end_s) - np.maximum(arrival, self.begin_s)
-        return float(np.maximum(within_s, 0.0).sum()) / self.span_s
-
-
-class Sums(NamedTuple):
-    """Work of all replicas over some time."""
-
-    block_seconds: float
-    busy_s: float  # of all stages
-    joules: float
-    iterations: float
-    batched: float  # requests, summed over iterations
-
-
-def sums_within(
-    state: ReplicaState, window: MeasurementWindow, whole: MeasurementWindow, pool: int = 0
-) -> Sums:
-    """Return the work of a pool's replicas within a window of the whole run.
-
-    The sums of a replica are recorded whenever a request completes (on a prefill replica, whenever
-    a prefill ends) and at both ends of the run. Between these times sums are interpolated.
-    """
-    gauges = state.gauge[:, [at.BLOCK_SECONDS, at.BUSY_S, at.JOULES]]
-    last = np.hstack((gauges, state.pool[:, [at.ITERATIONS, at.BATCHED_REQUESTS]]))
-    times, prefill_replicas = state.times, int(state.limits[at.PREFILL_REPLICAS])
-    if prefill_replicas and pool == 0:
-        replica, last = state.request[:, at.PREFILL_REPLICA], last[:prefill_replicas]
-        ended, column = at.PREFILL_END, at.PREFILL_SUMS
-    else:
-        replica = state.request[:, at.REPLICA] - prefill_replicas
-        last, ended, column = last[prefill_replicas:], at.LAST_TOKEN, at.SUMS
-    if window == whole:
-        return Sums(*last.sum(axis=0).tolist())
-    answered = times[:, ended] >= 0.0
-    increase = np.zeros(len(Sums._fields))
-    for own, at_end in enumerate(last):
-        mine = times[answered & (replica == own)]
-        ended_s, kept = mine[:, ended], mine[:, column : column + at.SUM_COLUMNS]
-        begin, end = (_sums_at(moment, whole, ended_s, kept, at_end) for moment in window)
-        increase += end - begin
-    return Sums(*increase.tolist())
-
-
-def total_work(work_by_pool: Sequence[Sums]) -> Sums:
-    """Return the work of several pools.
-
-    >>> total_work([Sums(1.0, 2.0, 3.0, 4.0, 5.0)] * 2).joules
-    6.0
-    """
-    return Sums(*map(sum, zip(*work_by_pool, strict=True)))
-
-
-def _sums_at(
-    moment: float, whole: MeasurementWindow, ended_s: Floats, kept: Floats, at_end: Floats
-) -> Floats:
-    """Return the sums of a replica at a time, interpolated between the completions around it.
-
-    Among simultaneous completions, the first one counts as next and the last one as previous.
-    """
-    begin_s, before, end_s, after = whole.begin_s, np.zeros_like(at_end), whole.end_s, at_end
-    past = ended_s < moment
-    if past.any():
-        begin_s = ended_s[past].max()
-        before = kept[np.flatnonzero(ended_s == begin_s)[-1]]
-    if not past.all():
-        end_s = ended_s[~past].min()
-        after = kept[np.flatnonzero(ended_s == end_s)[0]]
-    passed_s = end_s - begin_s
-    share = (moment - begin_s) / passed_s if passed_s else 1.0
-    found: Floats = before + share * (after - before)
-    return found
-
-
-def steady_window(times: Floats, clients: int = 0) -> MeasurementWindow | None:
-    """Return the window without ramp-up and drain, or None for a run without a steady part.
-
-    Open loop: the ramp-up starts at the first arrival and lasts as long as nearly all requests
-    take; the drain starts at the last arrival. Closed loop: the window holds whole rounds of all
-    clients without the first and the last, because all clients may complete together. The window
-    must hold a quarter of the completed requests and last at least as long as the ramp-up.
-    """
-    if not len(times):
-        return None
-    arrival, end = times[:, at.ARRIVAL], times[:, at.COMPLETED]
-    ramp_s = float(np.quantile(end - arrival, RAMP))
-    window = MeasurementWindow(float(arrival.min()) + ramp_s, float(arrival.max()))
-    if 0 < 2 * clients < end.size:
-        rounds = np.sort(end)[clients - 1 :: clients]
-        window = MeasurementWindow(float(rounds[0]), float(rounds[end.size // clients - 2]))
-    held = np.count_nonzero(window.holds(end))
-    return window if window.span_s >= ramp_s > 0.0 and held >= LEAST_SHARE * end.size else None
 
 
 def engine_first_token_s(times: Floats) -> Floats:
@@ -270,25 +54,27 @@ def engine_first_token_s(times: Floats) -> Floats:
     return emitted_s
 
 
-MOVING = ("kv_wait_mean_s", "kv_transfer_mean_s", "kv_transfer_share")
+KV_TRANSFER_METRICS = ("kv_wait_mean_s", "kv_transfer_mean_s", "kv_transfer_share")
 """Metrics of KV transfers; None without separate pools."""
 
 
-def moving(times: Floats) -> dict[str, float | None]:
+def kv_transfer_times(times: Floats) -> dict[str, float | None]:
     """Return the mean KV transfer times of some completed requests; None without separate pools."""
     if times.shape[1] <= at.PREFILL_END:
-        return dict.fromkeys(MOVING)
+        return dict.fromkeys(KV_TRANSFER_METRICS)
     ttft_s = float((times[:, at.FIRST_TOKEN] - times[:, at.ARRIVAL]).sum())
     moved, count = times[times[:, at.TRANSFER_START] >= 0.0], len(times)
     waited_s = float((moved[:, at.TRANSFER_START] - moved[:, at.PREFILL_END]).sum())
     sent_s = float((engine_first_token_s(moved) - moved[:, at.TRANSFER_START]).sum())
-    return dict(zip(MOVING, (waited_s / count, sent_s / count, sent_s / ttft_s), strict=True))
+    return dict(
+        zip(KV_TRANSFER_METRICS, (waited_s / count, sent_s / count, sent_s / ttft_s), strict=True)
+    )
 
 
-def balance(busy: Sequence[float]) -> dict[str, float | None]:
+def pool_balance(busy: Sequence[float]) -> dict[str, float | None]:
     """Return the utilization of both pools and their imbalance; None without separate pools.
 
-    >>> balance([0.25, 0.5])
+    >>> pool_balance([0.25, 0.5])
     {'prefill_utilization': 0.25, 'decode_utilization': 0.5, 'pool_imbalance': 0.5}
     """
     names = ("prefill_utilization", "decode_utilization", "pool_imbalance")
@@ -299,17 +85,19 @@ def balance(busy: Sequence[float]) -> dict[str, float | None]:
     return dict(zip(names, (*busy, apart), strict=True))
 
 
-def memory(pool: Ints, ranks: int, block_seconds: float, span_s: float) -> dict[str, float]:
-    """Return the use of all KV blocks, and the blocks of a replica (a decode replica of two pools).
+class KVUse(NamedTuple):
+    """The KV blocks that a run used, whatever the size of its KV caches."""
 
-    `block_seconds` are the blocks in use, integrated over `span_s`.
-    """
-    total = pool[:, at.TOTAL_BLOCKS]
-    return {
-        "kv_use_mean": block_seconds / (span_s * int(total.sum())),
-        "kv_use_max": float((pool[:, at.MAX_USED_BLOCKS] / total).max()),
-        "kv_blocks": int(total[-1]) * ranks,
-    }
+    most: Ints  # at the same time, by replica
+    block_seconds: float  # blocks in use, integrated over the window
+    span_s: float  # of the window
+
+    def of(self, blocks: Ints) -> dict[str, float]:
+        """Return the use of caches of so many blocks, by replica."""
+        return {
+            "kv_use_mean": self.block_seconds / (self.span_s * int(blocks.sum())),
+            "kv_use_max": float((self.most / blocks).max()),
+        }
 
 
 @dataclass(frozen=True)
@@ -336,6 +124,47 @@ class ServingRun:
         )
         return paid_s / (window.span_s * self.point.replicas)
 
+    @functools.cached_property
+    def measurement(self) -> tuple[Any, MeasurementWindow, MeasurementWindow]:
+        """The measured requests as a mask or slice, their window, and the window of the whole run.
+
+        Raises:
+            Infeasible: the window holds no requests.
+        """
+        times, warmup = self.state.times, self.point.measurement.warmup
+        whole = MeasurementWindow(
+            float(times[:, at.ARRIVAL].min()), float(times[:, at.COMPLETED].max())
+        )
+        if self.asked.graph is not None:
+            if warmup:
+                raise Infeasible(
+                    "warmup_of_sessions",
+                    "measurement.warmup has no meaning for sessions of agents: with "
+                    "sessions.duration_s, each client warms up by itself",
+                )
+            is_measured = ~self.asked.graph.is_warmup
+            if not is_measured.any():
+                raise Infeasible("window_too_small", "no request completes after the warm-up")
+            return is_measured, _sending_window(self.state, times[is_measured, at.COMPLETED]), whole
+        if warmup:
+            return slice(warmup, None), _arrival_window(times[warmup:, at.ARRIVAL]), whole
+        if self.point.measurement.window == STEADY:
+            return slice(None), steady_window(times, self.asked.clients) or whole, whole
+        return slice(None), whole, whole
+
+    @functools.cached_property
+    def work_by_pool(self) -> Sequence[Sums]:
+        """The work of each pool within the window."""
+        _, window, whole = self.measurement
+        return [sums_within(self.state, window, whole, n) for n in range(len(self.tables))]
+
+    @property
+    def kv_use(self) -> KVUse:
+        """The use of the KV caches of all replicas."""
+        _, window, _ = self.measurement
+        block_seconds = total_work(self.work_by_pool).block_seconds
+        return KVUse(self.state.pool[:, at.MAX_USED_BLOCKS], block_seconds, window.span_s)
+
     def metrics(self) -> ServingMetrics:
         """Return latencies, rates, costs and utilization.
 
@@ -350,35 +179,13 @@ class ServingRun:
         """
         times, output_tokens, point = self.state.times, self.asked.output_tokens, self.point
         arrival, end = times[:, at.ARRIVAL], times[:, at.COMPLETED]
-        whole = MeasurementWindow(float(arrival.min()), float(end.max()))
+        is_measured, window, whole = self.measurement
         completed = RequestLatencies(times, output_tokens)
-        measured, window = completed, whole
-        is_measured: Any = slice(None)
-        if self.asked.graph is not None:
-            if point.measurement.warmup:
-                raise Infeasible(
-                    "warmup_of_sessions",
-                    "measurement.warmup has no meaning for sessions of agents: with "
-                    "sessions.duration_s, each client warms up by itself",
-                )
-            is_measured = ~self.asked.graph.is_warmup
-            measured = completed.take(is_measured)
-            if not is_measured.any():
-                raise Infeasible("window_too_small", "no request completes after the warm-up")
-            window = _sending_window(self.state, measured.times[:, at.COMPLETED])
-        elif point.measurement.warmup:
-            is_measured = slice(point.measurement.warmup, None)
-            measured = completed.take(is_measured)
-            window = _arrival_window(measured.times[:, at.ARRIVAL])
-        elif point.measurement.window == STEADY:
-            window = steady_window(completed.times, self.asked.clients) or whole
+        measured = completed.take(is_measured)
         request = self.state.request
         computed = request[:, at.PROMPT] + request[:, at.OUTPUT] - request[:, at.NUM_CACHED]
         grows_s = None if self.asked.clients else backlog_growth(arrival, times[:, at.SCHEDULED])
-        work_by_pool = [sums_within(self.state, window, whole, n) for n in range(len(self.tables))]
-        work, pool = total_work(work_by_pool), self.state.pool
-        share = self.running_share(window)
-        ranks = int(self.state.own[-1, at.RANKS])  # of a decode replica
+        share, blocks = self.running_share(window), self.state.pool[:, at.TOTAL_BLOCKS]
         first, last = pools_of(point)[0], pools_of(point)[-1]
         columns: dict[str, Any] = {
             **_latencies(measured),
@@ -386,8 +193,9 @@ class ServingRun:
             **_sessions(self.asked, times),
             **_by_prompt_length(measured, self.asked.prompt_tokens[is_measured]),
             **_rates(self, completed, computed, window, share),
-            **_use(self, completed, window, work_by_pool, share),
-            **memory(pool, ranks, work.block_seconds, window.span_s),
+            **_use(self, completed, window, self.work_by_pool, share),
+            **self.kv_use.of(blocks),
+            "kv_blocks": int(blocks[-1]) * int(self.state.own[-1, at.RANKS]),  # of decode replicas
             "token_budget": first.token_budget,
             "max_num_seqs": last.max_num_seqs,
             "requests_in_system_mean": window.mean_inside(arrival, end),
@@ -438,7 +246,7 @@ def _latencies(served: RequestLatencies) -> dict[str, float | None]:
         **_columns("tpot", tpot),
         **_columns("e2e", e2e),
         **_columns("queue", queue),
-        **moving(times),
+        **kv_transfer_times(times),
         **dict.fromkeys(f"{name}_{end}" for name in WITH_INTERVAL for end in ("lo", "hi")),
         "prefill_mean_s": prefill.mean,
         "prefill_p99_s": prefill.p99,
@@ -578,6 +386,7 @@ def _use(
     joules = (work.joules + sum(idle_j)) / tokens if len(idle_j) == len(tables) and tokens else None
     return {
         "energy_j_per_token": joules,
+        **dict.fromkeys(CARBON),  # `simulators.serving.answer.carbon` fills these
         "prefix_hit_ratio": float(cached / run.asked.prompt_tokens[lookups].sum()),
         **_hit_ratios(state, lookups, int(run.asked.prompt_tokens[lookups].sum())),
         "prompt_flops_saved": _flops_saved(run) if run.point.is_prefix_caching else None,
@@ -587,7 +396,7 @@ def _use(
         "mean_batch": work.batched / work.iterations,
         "mean_acceptance_length": _mean_acceptance_length(state),
         "utilization": work.busy_s / (window.span_s * sum(stages)),
-        **balance(busy),
+        **pool_balance(busy),
         "preemptions_recompute": counted[at.RECOMPUTE_PREEMPTIONS],
         "preemptions_swap": counted[at.SWAP_PREEMPTIONS],
         "stalled_requests": int(np.count_nonzero(times[:, at.STALLED] > 0.0)),

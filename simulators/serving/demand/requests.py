@@ -36,7 +36,7 @@ from simulators.serving.demand.workloads import (
     load_trace,
     load_workload,
 )
-from simulators.serving.point import (
+from simulators.serving.options import (
     AS_WORKLOAD,
     BENCH_SERVING,
     CLOSED,
@@ -46,8 +46,8 @@ from simulators.serving.point import (
     POISSON,
     SHAPES,
     ArrivalsConfig,
-    ServingPoint,
 )
+from simulators.serving.point import ServingPoint
 
 N = TypeVar("N", np.int64, np.float64)
 

@@ -413,41 +413,50 @@ def played(
     """
     sessions = traces.sessions
     plays = plays_of(sessions, lanes, duration_s, draws)
-    count = sum(play.rows.size for play in plays)
+    output = np.concatenate(
+        [np.where(p.warmup, 1, sessions[p.session].output_tokens[p.rows]) for p in plays]
+    )
+    prompt = np.concatenate([sessions[p.session].prompt_tokens[p.rows] for p in plays])
+    play_of = np.repeat(np.arange(len(plays)), [play.rows.size for play in plays])
+    graph = _graph_of(traces, plays, play_of, lanes, duration_s, starts_s)
+    last_ends = prompt + output - 1
+    parts = [sessions[play.session].paths for play in plays]
+    rows_of = [play.rows for play in plays]
+    chains = [part for part in parts if isinstance(part, ChainedPaths)]
+    paths = (
+        _chained(chains, rows_of, last_ends)
+        if traces.private and len(chains) == len(parts)
+        else _listed(parts, rows_of, last_ends, is_private=traces.private)
+    )
+    return PlayedSessions(play_of, prompt, output, paths, graph)
+
+
+def _graph_of(
+    traces: SessionTraces,
+    plays: Sequence[Play],
+    play_of: Ints,
+    lanes: int,
+    duration_s: float,
+    starts_s: Floats | None,
+) -> RequestGraph:
+    """Return the dependencies of the requests of all plays; `play_of` is the play of each."""
+    count = play_of.size
     first_gate, window = count, count + 2 * len(plays)
-    edges = _Edges()
-    columns: list[tuple[Any, ...]] = []
-    warmups = []
-    offset = 0
-    for number, play in enumerate(plays):
-        session, rows = sessions[play.session], play.rows
-        output = np.where(play.warmup, 1, session.output_tokens[rows])
-        warmups.append(play.warmup)
-        columns.append((np.full(rows.size, number), session.prompt_tokens[rows], output))
-        _add_play(edges, session, play, offset, (first_gate + number, window))
-        ended = first_gate + len(plays) + number
-        if rows.size:
-            edges.add(offset + np.arange(rows.size), ended)
-        if play.drained_s == np.inf:
-            edges.add(window + 1, ended)  # a gate that never opens
-        if duration_s and number < lanes:
-            edges.add(window, ended)  # a lane drained by its warm-up waits for the others
-        offset += rows.size
-    before, after, delay_s, on_dispatch = edges.columns()
+    before, after, delay_s, on_dispatch = _edges_of(
+        traces.sessions, plays, (first_gate, window), lanes if duration_s else 0
+    )
     kinds = np.zeros(2 * len(plays) + 2, np.int64)
     kinds[len(plays) : 2 * len(plays)] = PLAIN if starts_s is not None else NEXT_SESSION
     kinds[-2] = WINDOW
-    pending = np.bincount(after, minlength=count + kinds.size)
     live = len(plays) if starts_s is not None else min(lanes, len(plays))
     opened = first_gate + np.arange(live)
     opened_s = np.zeros(live) if starts_s is None else starts_s[:live]
-    is_warmup = np.concatenate(warmups)
+    is_warmup = np.concatenate([play.warmup for play in plays])
     if not is_warmup.any():
         opened, opened_s = np.append(opened, window), np.append(opened_s, 0.0)
-    play_of, prompt, output = (np.concatenate(column) for column in zip(*columns, strict=True))
-    graph = RequestGraph(
+    return RequestGraph(
         gate_kind=kinds,
-        pending=pending,
+        pending=np.bincount(after, minlength=count + kinds.size),
         before=before,
         after=after,
         on_dispatch=on_dispatch,
@@ -460,18 +469,30 @@ def played(
         is_warmup=is_warmup,
         of_whole_session=np.array([one.drained_s < np.inf for one in plays])[play_of]
         & ~np.isin(play_of, play_of[is_warmup]),
-        requests_per_session=traces.requests() / len(sessions),
+        requests_per_session=traces.requests() / len(traces.sessions),
     )
-    last_ends = prompt + output - 1
-    parts = [sessions[play.session].paths for play in plays]
-    rows_of = [play.rows for play in plays]
-    chains = [part for part in parts if isinstance(part, ChainedPaths)]
-    paths = (
-        _chained(chains, rows_of, last_ends)
-        if traces.private and len(chains) == len(parts)
-        else _listed(parts, rows_of, last_ends, is_private=traces.private)
-    )
-    return PlayedSessions(play_of, prompt, output, paths, graph)
+
+
+def _edges_of(
+    sessions: Sequence[SessionTrace], plays: Sequence[Play], gates: tuple[int, int], lanes: int
+) -> tuple[Ints, Ints, Floats, Bools]:
+    """Return the edges of all plays as columns; `lanes`: lanes that warm up before the window.
+
+    `gates` are the first gate, which starts the first play, and the gate of the window.
+    """
+    first_gate, window = gates
+    edges, offset = _Edges(), 0
+    for number, play in enumerate(plays):
+        _add_play(edges, sessions[play.session], play, offset, (first_gate + number, window))
+        ended = first_gate + len(plays) + number
+        if play.rows.size:
+            edges.add(offset + np.arange(play.rows.size), ended)
+        if play.drained_s == np.inf:
+            edges.add(window + 1, ended)  # a gate that never opens
+        if number < lanes:
+            edges.add(window, ended)  # a lane drained by its warm-up waits for the others
+        offset += play.rows.size
+    return edges.columns()
 
 
 def _chained(

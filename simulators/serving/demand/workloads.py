@@ -44,7 +44,6 @@ from typing import Annotated, Any, Protocol
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from simulators.core.calibration import read_choice
@@ -390,7 +389,7 @@ def _parquet(file: Path, limit: int) -> Columns:
         )
     for name in TRACE_COLUMNS:
         if name in table.column_names and (nulls := table[name].null_count):
-            row = pc.index(table[name].is_null(), True).as_py()
+            row = table[name].is_null().index(True).as_py()
             raise UserError(f"trace '{file}', row {row + 1}: {name} is empty ({nulls} in all)")
         kind = table[name].type if name in table.column_names else pa.float64()
         if not pa.types.is_integer(kind) and not pa.types.is_floating(kind):

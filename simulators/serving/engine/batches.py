@@ -23,13 +23,12 @@ from simulators.serving.engine.replica import (
     STATE,
     ReplicaState,
     count_batch,
-    gap_bin,
-    gap_edge,
     kernel,
     log_batch,
     pool_of,
     ranks_with,
 )
+from simulators.serving.engine.token_gaps import gap_bin, gap_edge
 
 
 @kernel(f8(matrix(i8), *arrays(i8, 2), i8, i8, *arrays(f8, 1)))

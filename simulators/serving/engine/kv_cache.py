@@ -317,6 +317,7 @@ def allocate(pool: Ints, request: Ints, req: int, blocks: int, shared: int) -> i
     request[req, at.BLOCKS] = blocks
     pool[at.FREE_BLOCKS] -= blocks - shared
     pool[at.NUM_RUNNING] += 1
+    pool[at.MOST_RUNNING] = max(pool[at.MOST_RUNNING], pool[at.NUM_RUNNING])
     return pool[at.FREE_BLOCKS]  # type: ignore[no-any-return]
 
 

@@ -43,7 +43,8 @@ from simulators.serving.engine.replica import (
     snapshot_sums,
     update_integrals,
 )
-from simulators.serving.point import AUTO, BY_LAYER, ETHERNET, INFINITE, NVLINK, ServingPoint
+from simulators.serving.options import AUTO, BY_LAYER, ETHERNET, INFINITE, NVLINK
+from simulators.serving.point import ServingPoint
 from simulators.workload.llm.memory import kv_bytes_per_token
 
 CALIBRATION = Path(__file__).parents[1] / "calibration" / "kv_transfer.toml"

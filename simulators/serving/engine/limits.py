@@ -22,11 +22,10 @@ from simulators.core.errors import Infeasible, UserError
 from simulators.core.folder import ROUTERS, SCHEDULERS, load_module
 from simulators.core.jit import Ints, Kernel
 from simulators.serving.adapters import fleet_of
-from simulators.serving.deployment import Hardware
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import ROUTE
 from simulators.serving.engine.tier_limits import KVTier, is_inline, swap_space, tiers_of
-from simulators.serving.point import (
+from simulators.serving.options import (
     ADAPTIVE,
     AUTO,
     CACHED,
@@ -39,8 +38,9 @@ from simulators.serving.point import (
     THROUGH,
     TIERS,
     WRITE_POLICIES,
-    ServingPoint,
 )
+from simulators.serving.point import ServingPoint
+from simulators.serving.prices.hardware import Hardware
 from simulators.serving.speculation import Drafter
 from simulators.workload.llm.memory import activation_bytes, weight_bytes
 from simulators.workload.operators import Column
@@ -72,6 +72,7 @@ class Scheduler:
     lookahead_methods: tuple[str, ...] = ()  # whose drafter needs slots after the batch's tokens
     block_drop_methods: tuple[str, ...] = ()  # that compute the last cached block again
     poll_interval: int = 0  # decode iterations between polls of the queue; 0: not configurable
+    limits_only_refuse: bool = False  # a limit that never refused a request had no other effect
     requires: Mapping[str, int] = field(default_factory=dict)  # fields of a point and their values
 
 
@@ -256,8 +257,7 @@ def limits_of(
 ) -> ReplicaLimits:
     """Return the limits of a point's replicas; `lengths` are the prompt and output tokens.
 
-    Memory is reserved for the activations of the largest batch: a chunk, or a batch of whole
-    prompts that includes the longest prompt.
+    Memory is reserved for the activations of the largest batch.
 
     Raises:
         Infeasible: the model does not fit, or the scheduler lacks a requested feature.
@@ -265,32 +265,16 @@ def limits_of(
     """
     _check_features(point, scheduler)
     context = point.max_context or hardware.replica.model.max_context
-    tokens = point.token_budget
-    if not scheduler.chunked:
-        prompt, output = lengths
-        short = prompt[prompt + output <= context]
-        tokens = max(point.scheduling.max_batch_tokens, int(short.max(initial=1)))
-    swap_blocks, move_s = 0, 0.0
-    if point.cache.preemption == SWAP:
-        swap_blocks, move_s = swap_space(
-            hardware.replica, point.cache.offload_to, point.cache.swap_bytes, point.block_size
-        )
     ranks = ranks_of(point, scheduler)
-    tiers = tuple(
-        replace(tier, capacity=tier.capacity if tier.is_shared else tier.capacity // ranks)
-        for tier in tiers_of(point, hardware.replica)
-    )
-    if tiers and is_inline(point, tiers):
-        move_s = tiers[0].read_s
     groups = point.attention_dp // ranks  # ranks that share a queue
-    method, watermark = point.speculation.method, point.cache.watermark
+    watermark = point.cache.watermark
     reserve_full_isl = point.scheduling.scheduler_reserve_full_isl
     blocks = _kv_blocks_of(
         point,
         hardware,
         scheduler,
         drafter,
-        tokens=tokens,
+        tokens=_largest_batch_tokens(point, scheduler, lengths, context),
         sequences=point.max_num_seqs * point.attention_dp,
         mean_tokens=mean_tokens(lengths, context),
     )
@@ -309,25 +293,7 @@ def limits_of(
         overlap_schedule=scheduler.overlap_schedule and point.pp == 1,
         prefix_caching=_caches_prefixes(point),
         caches_at_end=scheduler.caches_at_end,
-        tiers=tiers,
-        inline_tiers=int(is_inline(point, tiers)),
-        loads_request=bool(tiers) and point.kv_tiers.load == OF_REQUEST,
-        write_policy=point.kv_tiers.write_policy,
-        eviction=point.kv_tiers.eviction,
-        page_blocks=point.kv_tiers.page_tokens // point.block_size,
-        view_refresh_s=point.cache.view_refresh_s,
-        swap_capacity=swap_blocks,
-        move_s=move_s,
         poll_interval=max(1, point.scheduling.poll_interval or scheduler.poll_interval),
-        num_draft_tokens=drafter.drafted if drafter else 0,
-        acceptance=drafter.survival if drafter else (),
-        draft_max_running=drafter.up_to if drafter else (),
-        draft_counts_waiting=point.speculation.rule == ADAPTIVE,
-        num_lookahead_tokens=drafter.drafted
-        if drafter and method in scheduler.lookahead_methods
-        else 0,
-        drafts_beyond_end=scheduler.drafts_beyond_end,
-        drops_cached_block=method in scheduler.block_drop_methods,
         async_scheduling=_is_async(point, ranks),
         reserve_full_isl=_follows(
             point.scheduler, point.runtime, reserve_full_isl, "scheduler_reserve_full_isl"
@@ -336,7 +302,67 @@ def limits_of(
         ignore_eos=point.client.ignore_eos,
         schedule_conservativeness=point.scheduling.schedule_conservativeness,
         seed=point.seed,
+        **_offloading_limits(point, hardware, ranks),
+        **_speculation_limits(point, scheduler, drafter),
     )
+
+
+def _largest_batch_tokens(
+    point: ServingPoint, scheduler: Scheduler, lengths: tuple[Ints, Ints], context: int
+) -> int:
+    """Return the tokens of the largest batch: a chunk, or whole prompts with the longest one."""
+    if scheduler.chunked:
+        return point.token_budget
+    prompt, output = lengths
+    fitting = prompt[prompt + output <= context]
+    return max(point.scheduling.max_batch_tokens, int(fitting.max(initial=1)))
+
+
+def _offloading_limits(point: ServingPoint, hardware: Hardware, ranks: int) -> dict[str, Any]:
+    """Return the limits of swapping and of the KV cache's tiers."""
+    swap_blocks, move_s = 0, 0.0
+    if point.cache.preemption == SWAP:
+        swap_blocks, move_s = swap_space(
+            hardware.replica, point.cache.offload_to, point.cache.swap_bytes, point.block_size
+        )
+    tiers = tuple(
+        replace(tier, capacity=tier.capacity if tier.is_shared else tier.capacity // ranks)
+        for tier in tiers_of(point, hardware.replica)
+    )
+    if tiers and is_inline(point, tiers):
+        move_s = tiers[0].read_s
+    return {
+        "tiers": tiers,
+        "inline_tiers": int(is_inline(point, tiers)),
+        "loads_request": bool(tiers) and point.kv_tiers.load == OF_REQUEST,
+        "write_policy": point.kv_tiers.write_policy,
+        "eviction": point.kv_tiers.eviction,
+        "page_blocks": point.kv_tiers.page_tokens // point.block_size,
+        "view_refresh_s": point.cache.view_refresh_s,
+        "swap_capacity": swap_blocks,
+        "move_s": move_s,
+    }
+
+
+def _speculation_limits(
+    point: ServingPoint, scheduler: Scheduler, drafter: Drafter | None
+) -> dict[str, Any]:
+    """Return the limits of speculative decoding."""
+    method = point.speculation.method
+    limits: dict[str, Any] = {
+        "draft_counts_waiting": point.speculation.rule == ADAPTIVE,
+        "drafts_beyond_end": scheduler.drafts_beyond_end,
+        "drops_cached_block": method in scheduler.block_drop_methods,
+    }
+    if drafter is None:
+        return limits
+    has_lookahead = method in scheduler.lookahead_methods
+    return limits | {
+        "num_draft_tokens": drafter.drafted,
+        "acceptance": drafter.survival,
+        "draft_max_running": drafter.up_to,
+        "num_lookahead_tokens": drafter.drafted if has_lookahead else 0,
+    }
 
 
 def longest_request(point: ServingPoint, hardware: Hardware, drafter: Drafter | None) -> int:

@@ -70,7 +70,6 @@ from simulators.serving.engine.replica import (
     ReplicaState,
     View,
     count_batch,
-    gap_bin,
     has_ranks,
     kernel,
     log_batch,
@@ -82,6 +81,7 @@ from simulators.serving.engine.replica import (
     sort_by_arrival,
     update_integrals,
 )
+from simulators.serving.engine.token_gaps import gap_bin
 
 
 @kernel(i8(pointer(SCHEDULE), pointer(ROUTE), pointer(PRICE), STATE))
@@ -532,6 +532,7 @@ def finish(state: ReplicaState, replica: int, slot: int, now: float) -> int:
     ahead_s = state.stages[replica, 0] - now if is_async else 0.0
     gaps_s, filled = gauge[at.GAPS_S], 0
     is_prefill_replica = replica < state.limits[at.PREFILL_REPLICAS]
+    limits = state.own[pool_of(state, replica)]
     for i in range(size):
         req = state.batch[slot, i]
         scheduled = 0 if is_async else state.tokens[slot, i]
@@ -558,7 +559,7 @@ def finish(state: ReplicaState, replica: int, slot: int, now: float) -> int:
         prompt = request[req, at.PROMPT]
         if OPTIONAL_FEATURES and state.limits[at.CACHES_AT_END] == 1 and num_computed <= prompt + 1:
             tokens = min(num_computed, prompt)
-            cache_blocks(state.limits, pool, request, state.tree, req, tokens)
+            cache_blocks(limits, pool, request, state.tree, req, tokens)
         if num_computed > prompt or is_async:
             if times[req, at.LAST_TOKEN] < 0.0:
                 times[req, at.FIRST_TOKEN] = now
@@ -579,7 +580,7 @@ def finish(state: ReplicaState, replica: int, slot: int, now: float) -> int:
             if is_async and request[req, at.BLOCKS] == 0:  # preempted while its batch ran
                 remove_waiting(pool, state.waiting[replica], req)
             else:
-                release(state.limits, pool, request, state.tree, req)
+                release(limits, pool, request, state.tree, req)
             request[req, at.NUM_COMPUTED] = num_computed
             ended += 1
             release_successor(state, req, now)

@@ -7,12 +7,8 @@ and routers are kernels with the signatures `SCHEDULE` and `ROUTE`, one per file
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from math import frexp, ldexp
 from typing import Any, NamedTuple, ParamSpec, TypeVar
-
-import numpy as np
 
 from simulators.core import jit
 from simulators.core.jit import (
@@ -242,8 +238,9 @@ ALL_DECODES = 1 << 40
     LOADED_NS,  # when the loads before the next batch end; 0: none
     NUM_LOADING,  # requests admitted in this decision that wait for a load
     LAST_LOADING,  # last of them, a stack linked by SWAPPED_BEFORE
+    MOST_RUNNING,  # running requests, at most so far
     TIER_ROOT,  # first of the rows of `tree` before the nodes of each tier
-) = range(33)
+) = range(34)
 TIER_FETCHED = TIER_ROOT + MOST_TIERS  # blocks loaded from each tier
 TIER_LOAD = TIER_FETCHED + MOST_TIERS  # those of a load
 POOL_COLUMNS = TIER_LOAD + MOST_TIERS
@@ -488,12 +485,6 @@ LOG_COLUMNS = (
     "drafted",
 )
 
-BINS_PER_OCTAVE = 256
-"""Gaps between tokens are counted in bins 0.27 to 0.39 % wide."""
-LOWEST_OCTAVE, HIGHEST_OCTAVE = -20, 14
-"""From 1 us to 4.5 h; gaps outside are counted in the first or the last bin."""
-GAP_BINS = BINS_PER_OCTAVE * (HIGHEST_OCTAVE - LOWEST_OCTAVE)
-
 
 class ReplicaState(NamedTuple):
     """All arrays of a run. Rows are replicas, requests, or slots (a batch in flight)."""
@@ -540,31 +531,6 @@ class ReplicaState(NamedTuple):
 
 
 STATE: Any = struct(ReplicaState)
-
-
-@kernel(i8(f8))
-def gap_bin(gap_s: float) -> int:
-    """Return the histogram bin of a gap between two tokens."""
-    fraction, exponent = frexp(gap_s)  # the fraction lies in [1/2, 1)
-    place = int((2.0 * fraction - 1.0) * BINS_PER_OCTAVE)
-    return min(max((exponent - 1 - LOWEST_OCTAVE) * BINS_PER_OCTAVE + place, 0), GAP_BINS - 1)
-
-
-@kernel(f8(i8))
-def gap_edge(place: int) -> float:
-    """Return the lower edge of a bin, in seconds.
-
-    >>> gap_edge(gap_bin(0.25))
-    0.25
-    """
-    octave, step = place // BINS_PER_OCTAVE, place % BINS_PER_OCTAVE
-    return ldexp(1.0 + step / BINS_PER_OCTAVE, octave + LOWEST_OCTAVE)
-
-
-@functools.cache
-def gap_edges_s() -> Floats:
-    """Return the lower edges of the histogram's bins, and the upper edge of the last."""
-    return np.array([gap_edge.py_func(place) for place in range(GAP_BINS + 1)])
 
 
 @kernel(f8(*arrays(i8, 1), *arrays(f8, 1), f8))

@@ -20,8 +20,9 @@ from simulators.serving.engine.kv_transfer import INSTANT_LINK, KVLink
 from simulators.serving.engine.limits import ReplicaLimits, Scheduler
 from simulators.serving.engine.lookahead import WORD
 from simulators.serving.engine.loop import run
-from simulators.serving.engine.replica import GAP_BINS, LOG_COLUMNS, ReplicaState
-from simulators.serving.point import BACK, BELADY, LRU, SELECTIVE
+from simulators.serving.engine.replica import LOG_COLUMNS, ReplicaState
+from simulators.serving.engine.token_gaps import GAP_BINS
+from simulators.serving.options import BACK, BELADY, LRU, SELECTIVE
 
 MAP_NORESERVE = 0x4000
 """Linux's flag for pages that need not fit into memory; Python 3.13 names it in `mmap`."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from simulators.composition.price import iteration
 from simulators.composition.replica import Replica
 from simulators.core.errors import UserError
-from simulators.serving.point import (
+from simulators.serving.options import (
     HOST_MEMORY,
     NOT_SHARED,
     NVME,
@@ -17,8 +17,8 @@ from simulators.serving.point import (
     REMOTE,
     SSD,
     TIERS,
-    ServingPoint,
 )
+from simulators.serving.point import ServingPoint
 from simulators.workload.llm.memory import kv_bytes_per_token
 from simulators.workload.llm.parallelism import Parallelism
 from simulators.workload.llm.step import prefill_step
@@ -98,7 +98,7 @@ def _tiers(point: ServingPoint, replica: Replica) -> Iterator[KVTier]:
             replica.model,
             Parallelism(),
             replica.kv_dtype,
-            whole_windows=replica.kernel_choices.keeps_whole_windows,
+            whole_windows=replica.keeps_whole_windows,
         )
         total = tiers.remote_total_bytes_per_s
         copies = point.replicas if tiers.shared == NOT_SHARED else 1

@@ -48,11 +48,12 @@ from simulators.core.columns import MEASURED, shares_of
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints, Kernel, arrays, f8, i8
 from simulators.serving.adapters import AdapterSet, fleet_of
-from simulators.serving.deployment import Hardware
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.limits import ROUTED_LAYERS
 from simulators.serving.engine.replica import PRICE, kernel
-from simulators.serving.point import ADDITIVE, ServingPoint
+from simulators.serving.options import ADDITIVE
+from simulators.serving.point import ServingPoint
+from simulators.serving.prices.hardware import Hardware
 from simulators.serving.prices.iteration_table import (
     COLUMNS,
     MIXED_TABLE,

@@ -36,9 +36,9 @@ from simulators.composition.price import (
 from simulators.composition.replica import Replica
 from simulators.core.columns import Shares
 from simulators.core.jit import Floats, Ints, arrays, f8, i8
-from simulators.serving.deployment import Hardware
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import PRICE, kernel
+from simulators.serving.prices.hardware import Hardware
 from simulators.workload.llm.parallelism import stage_of
 from simulators.workload.llm.step import Step, prefill_step
 from simulators.workload.operators import Column

@@ -10,7 +10,7 @@ from simulators.serving.engine import replica as at
 from simulators.serving.engine.kv_cache import admit_chunks, schedule_decodes, schedule_running
 from simulators.serving.engine.replica import SCHEDULE, View, kernel, sort_by_arrival
 
-CHUNKED = CACHES_PREFIXES = KV_TRANSFER = True
+CHUNKED = CACHES_PREFIXES = KV_TRANSFER = LIMITS_ONLY_REFUSE = True
 
 
 @kernel(SCHEDULE)

@@ -19,7 +19,7 @@ from simulators.serving.engine.kv_cache import (
 )
 from simulators.serving.engine.replica import SCHEDULE, VIEW, View, kernel, sort_by_arrival
 
-PREFILL_FIRST = KV_TRANSFER = True
+PREFILL_FIRST = KV_TRANSFER = LIMITS_ONLY_REFUSE = True
 
 
 @kernel(SCHEDULE)

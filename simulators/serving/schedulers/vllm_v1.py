@@ -29,7 +29,7 @@ from simulators.serving.engine.replica import (
     sort_by_arrival,
 )
 
-CHUNKED = CACHES_PREFIXES = KV_TRANSFER = DRAFTS_BEYOND_END = True
+CHUNKED = CACHES_PREFIXES = KV_TRANSFER = DRAFTS_BEYOND_END = LIMITS_ONLY_REFUSE = True
 WATERMARK = 0.0
 OPTIONS = ("scheduler_reserve_full_isl", "long_prefill_token_threshold")
 BLOCK_DROP_METHODS = ("eagle", "eagle3", "mtp")

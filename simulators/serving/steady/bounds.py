@@ -36,8 +36,8 @@ from simulators.catalog.price import usd_per_mtok
 from simulators.composition.price import stage_iteration
 from simulators.core.columns import numbers, which
 from simulators.core.jit import Floats, Ints
-from simulators.serving.deployment import Hardware
 from simulators.serving.engine.limits import load_scheduler
+from simulators.serving.prices.hardware import Hardware
 from simulators.serving.row_groups import rows_of
 from simulators.serving.steady.design import SteadyDesign, Verdicts, design_of
 from simulators.serving.steady.iteration_times import (
@@ -129,10 +129,13 @@ def max_collective_dip(hardware: Hardware) -> float:
     """Return twice the largest relative decrease of a step's time as its messages grow."""
     replica = hardware.replica
     step = Step(prefill_tokens=MESSAGE_TOKENS)
-    layer = stage_iteration(replica, step, 0, ("collective", "tokens"))
-    sent_s = np.broadcast_to(np.asarray(layer.collective_s), MESSAGE_TOKENS.shape)
-    whole_s = sent_s + np.asarray(layer.tokens_s)
-    return 2.0 * float(((np.maximum.accumulate(sent_s) - sent_s) / whole_s).max())
+    messages = stage_iteration(replica, step, 0, ("collective",))
+    sent_s = np.broadcast_to(np.asarray(messages.collective_s), MESSAGE_TOKENS.shape)
+    dips_s = np.maximum.accumulate(sent_s) - sent_s
+    if not dips_s.any():
+        return 0.0
+    whole_s = sent_s + np.asarray(stage_iteration(replica, step, 0, ("tokens",)).tokens_s)
+    return 2.0 * float((dips_s / whole_s).max())
 
 
 class _Box:

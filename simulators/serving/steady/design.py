@@ -30,7 +30,8 @@ from simulators.serving.demand.requests import max_prefix_hits, token_counts
 from simulators.serving.demand.sessions import has_sessions
 from simulators.serving.deployment import NUMBERS, Deployment, load_frontend, load_process
 from simulators.serving.engine.limits import fixed_bytes, load_scheduler, schedules_async
-from simulators.serving.point import CLOSED, EVEN, MODULATED, NONE, POISSON, ServingPoint
+from simulators.serving.options import CLOSED, EVEN, MODULATED, NONE, POISSON
+from simulators.serving.point import ServingPoint
 from simulators.serving.row_defaults import default_max_batch
 from simulators.serving.speculation import NO_DRAFTER, last_step_excess, mean_acceptance_length
 from simulators.serving.steady.iteration_times import Pipeline, ReplicaFamily
@@ -241,8 +242,10 @@ _EVENT_OPTIONS = (
     "cache.preemption",
     "iteration_table",
     "measurement.warmup",
+    "measurement.server",
     "without",
     "scheduling.poll_interval",
+    "scheduling.long_prefill_token_threshold",
     "speculation.disable_batch",
     "speculation.rule",
     "cache.prefix_host_bytes",

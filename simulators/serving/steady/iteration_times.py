@@ -21,7 +21,7 @@ from simulators.catalog.model import LanguageModel
 from simulators.composition.price import Layers, layers_of
 from simulators.composition.replica import Replica
 from simulators.composition.uncertainty import add_up
-from simulators.core.columns import LEVELS, alike, numbers
+from simulators.core.columns import LEVELS, equal_row_groups, numbers
 from simulators.core.errors import Infeasible
 from simulators.core.fields import point_from
 from simulators.core.jit import Floats, Ints
@@ -105,7 +105,7 @@ Members = Sequence[tuple[int, Ints]]
 def families_of(batch: pa.RecordBatch) -> list[ReplicaFamily]:
     """Return the rows of each family."""
     stages = numbers(batch, "pp")
-    return [_family(rows, stages[rows], named) for rows, named in alike(batch, SHARED)]
+    return [_family(rows, stages[rows], named) for rows, named in equal_row_groups(batch, SHARED)]
 
 
 def _family(rows: Ints, stages: Ints, named: Mapping[str, Any]) -> ReplicaFamily:

@@ -17,6 +17,7 @@ fit is infeasible. Percentiles and counts of one run are null.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -107,29 +108,45 @@ def simulate_analytic(point: ServingPoint) -> ServingMetrics:
 
 
 def _queue_state(design: SteadyDesign, feasible: FeasibleReplicas) -> QueueState:
-    station, known = design.station, has_fixed_population(design.station)
-    queue = closed_population(station)
-    for replica, drafter, rows in (part for parts in feasible for part in parts):
-        unknown = rows[~known[rows]]
-        for start in range(0, unknown.size, ROWS_AT_ONCE):
-            some = unknown[start : start + ROWS_AT_ONCE]
-            looked_at = priced_batch_sizes(float(station.max_batch_size[some].max()))
-            tried = np.minimum(looked_at, station.max_batch_size[some][:, None])
-            each = np.repeat(some, looked_at.size - 1)
-            part, taken = rows_of(station, each), np.ascontiguousarray(tried[:, 1:]).reshape(-1)
-            cycle = cycle_of(part, rows_of(design.lengths, each), design.kind[each], taken)
-            prices = empty_prices(each.size)
-            members = [(replica.layout.pp, np.arange(each.size))]
-            write_prices(prices, replica, cycle.iterations, members, drafter)
-            per_s, away_s = np.zeros(tried.shape), np.zeros(tried.shape)
-            per_s[:, 1:] = (taken / cycle.pace_s(prices)).reshape(some.size, -1)
-            busy, waiting = np.ones(each.size), np.zeros(each.size)
-            full = QueueState(busy=busy, running=taken * part.stages, waiting=waiting)
-            state = state_of(part, rows_of(design.lengths, each), cycle, prices, taken, full)
-            away = part.think_s + frontend_s(part, state.running) + state.formed_s
-            away_s[:, 1:] = away.reshape(some.size, -1)
-            queue.put(some, queue_state_of(rows_of(station, some), tried, per_s, away_s))
+    """Return the numbers of running requests; pipelines of a family are priced together."""
+    known = has_fixed_population(design.station)
+    queue = closed_population(design.station)
+    for parts in feasible:
+        left = [(replica, drafter, rows[~known[rows]]) for replica, drafter, rows in parts]
+        while left := [part for part in left if part[2].size]:
+            _put_queues(design, queue, [(a, b, rows[:ROWS_AT_ONCE]) for a, b, rows in left])
+            left = [(a, b, rows[ROWS_AT_ONCE:]) for a, b, rows in left]
     return queue
+
+
+def _put_queues(
+    design: SteadyDesign, queue: QueueState, parts: Sequence[tuple[Replica, Drafter | None, Ints]]
+) -> None:
+    """Write the numbers of running requests of some rows of each pipeline of a family."""
+    station, tries = design.station, []
+    members: list[tuple[int, Ints]] = []
+    for replica, _, some in parts:
+        looked_at = priced_batch_sizes(float(station.max_batch_size[some].max()))
+        tried = np.minimum(looked_at, station.max_batch_size[some][:, None])
+        start, each = sum(a.size for _, a in members), np.repeat(some, looked_at.size - 1)
+        members.append((replica.layout.pp, start + np.arange(each.size)))
+        tries.append((some, tried, each))
+    each = np.concatenate([one for _, _, one in tries])
+    taken = np.concatenate([tried[:, 1:].reshape(-1) for _, tried, _ in tries])
+    part = rows_of(station, each)
+    cycle = cycle_of(part, rows_of(design.lengths, each), design.kind[each], taken)
+    prices = empty_prices(each.size)
+    write_prices(prices, parts[0][0], cycle.iterations, members, parts[0][1])
+    busy, waiting = np.ones(each.size), np.zeros(each.size)
+    full = QueueState(busy=busy, running=taken * part.stages, waiting=waiting)
+    state = state_of(part, rows_of(design.lengths, each), cycle, prices, taken, full)
+    away = part.think_s + frontend_s(part, state.running) + state.formed_s
+    rates = taken / cycle.pace_s(prices)
+    for (some, tried, _), (_, mine) in zip(tries, members, strict=True):
+        per_s, away_s = np.zeros(tried.shape), np.zeros(tried.shape)
+        per_s[:, 1:] = rates[mine].reshape(some.size, -1)
+        away_s[:, 1:] = away[mine].reshape(some.size, -1)
+        queue.put(some, queue_state_of(rows_of(station, some), tried, per_s, away_s))
 
 
 def _columns(

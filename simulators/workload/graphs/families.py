@@ -8,6 +8,7 @@ with `draw` and a line below.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from simulators.catalog.model import load_model
 from simulators.catalog.sheet import fill
@@ -16,6 +17,7 @@ from simulators.core.folder import MODELS, once, read_toml, reader
 from simulators.workload.graphs.diffusion import DiffusionTransformer, LatentDiffusion
 from simulators.workload.graphs.graph import Graph, Load, ModelFamily
 from simulators.workload.graphs.recommendation import GraphConvolution, Recommender
+from simulators.workload.graphs.speech import SpeechEncoder
 from simulators.workload.graphs.transformers import Encoder, UnfusedTransformer, decoder_graph
 from simulators.workload.graphs.vision import MobileNet, ResNet, Vgg, VisionTransformer
 
@@ -32,6 +34,7 @@ FAMILIES: dict[str, type[ModelFamily]] = {
     "diffusion_transformer": DiffusionTransformer,
     "recommender": Recommender,
     "graph_convolution": GraphConvolution,
+    "speech_encoder": SpeechEncoder,
 }
 
 
@@ -50,6 +53,21 @@ def is_graph_model(name: str) -> bool:
     if path.suffix == ".json":
         return bool(reader(CONFIG, "is_graph_config")(path))
     return "family" in read_toml(path)
+
+
+DECODER, UNKNOWN_FAMILY = "decoder", ""
+
+
+def family_of(name: str) -> str:
+    """Return the family of a model: `decoder` for language models, empty for ONNX files.
+
+    >>> family_of("resnet50"), family_of("llama2_7b")
+    ('resnet', 'decoder')
+    """
+    path = MODELS.find(name)
+    if path.suffix == ".onnx":
+        return UNKNOWN_FAMILY
+    return str(_sheet(path)["family"]) if is_graph_model(name) else DECODER
 
 
 def draw(name: str, load: Load) -> Graph:
@@ -74,9 +92,13 @@ def draw(name: str, load: Load) -> Graph:
         raise UserError(f"{path}: the model's sizes do not fit together: {error}") from error
 
 
-def _model(path: Path) -> ModelFamily:
+def _sheet(path: Path) -> dict[str, Any]:
     is_config = path.suffix == ".json"
-    sheet = dict(reader(CONFIG, "graph_sheet_of_config")(path) if is_config else read_toml(path))
+    return dict(reader(CONFIG, "graph_sheet_of_config")(path) if is_config else read_toml(path))
+
+
+def _model(path: Path) -> ModelFamily:
+    sheet = _sheet(path)
     family = str(sheet.pop("family"))
     if family not in FAMILIES:
         raise UnknownNameError("family", family, FAMILIES)

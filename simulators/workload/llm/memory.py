@@ -7,8 +7,10 @@ al., Megatron-LM, 2019; vLLM does the same).
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -116,10 +118,10 @@ def kv_bytes_per_token(
     wide = model.window >= WIDE_WINDOW or whole
     stages = [stage_of(model, layout, stage) for stage in range(layout.pp)]
     shards = (Shard(model, layout, part, "", kv_dtype) for part in stages)
-    return max(_cached_bytes(one, 1.0, float(wide)) for one in shards) / layout.attention_dp
+    return float(max(_cached_bytes(one, 1.0, float(wide)) for one in shards)) / layout.attention_dp
 
 
-def _cached_bytes(shard: Shard, tokens: float, in_window: float) -> float:
+def _cached_bytes(shard: Shard, tokens: Any, in_window: Any) -> Any:
     """Return the bytes of `tokens` in a stage's full layers, and of `in_window` in its windows."""
     model, full = shard.model, attending_layers(shard.model, shard.part)
     local = 0.0 if model.has_states else shard.part.layers - full
@@ -139,19 +141,31 @@ def _cached_bytes(shard: Shard, tokens: float, in_window: float) -> float:
 
 
 def sequence_bytes(
-    model: LanguageModel, layout: Parallelism, kv_dtype: str, context: float
-) -> float:
-    """Return the bytes that a sequence of `context` tokens keeps on one GPU, if pp is 1.
+    model: LanguageModel,
+    layout: Parallelism,
+    kv_dtype: str,
+    context: Column,
+    *,
+    whole_windows: bool = False,
+) -> Column:
+    """Return the bytes that a sequence of `context` tokens keeps on the fullest GPU of a replica.
 
-    Keys, values and indexer keys of every layer, of a window at most its tokens, and states.
+    Keys, values and indexer keys of every layer, of a window at most its tokens, and states. Under
+    attention data parallelism sequences are assumed to be spread evenly over the groups of ranks.
+    With `whole_windows` the engine keeps keys beyond the window.
 
     >>> from simulators.catalog.model import load_model
-    >>> sequence_bytes(load_model("gpt_oss_20b"), Parallelism(), "bf16", 1024.0) / 2**20
+    >>> float(sequence_bytes(load_model("gpt_oss_20b"), Parallelism(), "bf16", 1024.0)) / 2**20
     27.0
     """
-    shard = Shard(model, layout, stage_of(model, layout, 0), "", kv_dtype)
-    in_window = min(context, float(model.window))
-    return _cached_bytes(shard, context, in_window) + state_bytes(model, layout)
+    whole = whole_windows and not model.compress_ratios
+    in_window = context if whole else np.minimum(context, float(model.window))
+    stages = [stage_of(model, layout, stage) for stage in range(layout.pp)]
+    shards = (Shard(model, layout, part, "", kv_dtype) for part in stages)
+    cached: Column = functools.reduce(
+        np.maximum, (_cached_bytes(s, context, in_window) for s in shards)
+    )
+    return (cached + state_bytes(model, layout) / layout.pp) / layout.attention_dp
 
 
 def fixed_sequence_bytes(

@@ -1,0 +1,1 @@
+"""Schedules of whole networks through the memory hierarchy."""

@@ -1,0 +1,1 @@
+"""Networks on chips of several cores: layers on cores, transfers between them, one DRAM port."""

@@ -1,0 +1,1 @@
+"""Measured deployments, corrections by a user's own rows, and prediction intervals."""
