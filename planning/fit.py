@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planning.questions.serving import DEFAULT_DTYPE, OLDER_DTYPE
 from simulators.catalog.engine import load_engine
-from simulators.catalog.gpu import load_gpu
+from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.model import LanguageModel, load_model
-from simulators.composition.engine_defaults import is_supported
+from simulators.composition.engine_defaults import checkpoint_dtypes, is_supported
 from simulators.composition.explain import explained
 from simulators.composition.price import PROBE
 from simulators.core.columns import LEVELS, batch_of
@@ -22,7 +21,8 @@ from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.folder import MODELS
 from simulators.serving.deployment import deployment_of
-from simulators.serving.point import ANALYTIC, CLOSED, ServingPoint
+from simulators.serving.options import ANALYTIC, CLOSED
+from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import SIMULATOR, simulate
 from simulators.workload.llm.step import prefill_step
 
@@ -74,7 +74,7 @@ def models_that_fit(gpu: str, gpus: int, engine: str, word: str) -> list[Fitting
     tried = [
         (model, {**known, "model": model.name, "dtype": dtype, "tp": tp, "pp": pp})
         for model in models
-        for dtype in _dtypes(model, sheet.peak_flops)
+        for dtype in _dtypes(model.name, sheet)
         for tp, pp in cuts
     ]
     loads = [(users, PROMPTS[0]) for users in USERS] + [(1, prompt) for prompt in PROMPTS[1:]]
@@ -92,9 +92,10 @@ def models_that_fit(gpu: str, gpus: int, engine: str, word: str) -> list[Fitting
     return sorted(found.values(), key=lambda one: (-one.parameters, one.model))
 
 
-def _dtypes(model: LanguageModel, peaks: Mapping[str, float]) -> list[str]:
-    own = model.formats or (DEFAULT_DTYPE if DEFAULT_DTYPE in peaks else OLDER_DTYPE,)
-    return [name for name in dict.fromkeys((*own, *QUANTIZED)) if is_supported(peaks, name)]
+def _dtypes(model: str, gpu: Gpu) -> list[str]:
+    own = checkpoint_dtypes(model, gpu.name)
+    quantized = (name for name in QUANTIZED if is_supported(gpu.peak_flops, name))
+    return list(dict.fromkeys((*own, *quantized)))
 
 
 def _load(users: int, prompt: int) -> dict[str, Any]:

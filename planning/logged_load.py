@@ -19,7 +19,8 @@ from simulators.core.errors import UserError
 from simulators.core.fields import point_from
 from simulators.core.folder import MODELS, read_toml
 from simulators.serving.demand.requests import token_counts
-from simulators.serving.point import CLOSED, POISSON, ServingPoint
+from simulators.serving.options import CLOSED, POISSON
+from simulators.serving.point import ServingPoint
 
 NAMES = read_toml(Path(__file__).with_name("load_tests") / "benchmarks.toml")["load"]
 _PRINTED = re.compile(r"([a-z0-9 ]+?)(?: \(rps\))?:\s+([\w.,]+)", re.I)

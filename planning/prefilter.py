@@ -13,7 +13,7 @@ from simulators.core.columns import categories, numbers
 from simulators.core.jit import Floats
 from simulators.serving.demand.requests import token_counts
 from simulators.serving.deployment import ONE_POOL
-from simulators.serving.point import ANALYTIC
+from simulators.serving.options import ANALYTIC
 from simulators.workload.llm.parallelism import GATHERED
 
 OVERLOADED = 2.0
@@ -31,12 +31,24 @@ class Prefilter:
     supports neither expert parallelism nor separate pools, so similar designs replace them: experts
     split by tensor parallelism, a prefill pool alone, and a decode pool whose prompts are cached.
     Data-parallel attention has no bound, in a pool neither.
+
+    A run of few requests starts on an empty server and may end before the steady state: the number
+    of requests at once approaches its mean with a time constant of the time `R` that a request is
+    decoded, so over a run of `T` seconds its mean is `1 - R / T (1 - exp(-T / R))` of that. Ratios
+    are multiplied by this share. Above capacity, requests wait once the server is full; the median
+    request waits for the backlog of those before it.
     """
 
     steady: Steady
     own_rate: float  # requests per second of designs without `qps`; NaN in a closed loop
-    ttft_s: float | None  # deadline of TTFT; None for a median, which has no bound
+    wait_s: float  # deadline of TTFT
     tpot_s: float  # deadline of TPOT
+    is_tail: bool  # whether the percentile exceeds the mean; a median may be below the mean TTFT
+
+    @property
+    def ttft_s(self) -> float | None:
+        """The deadline that the mean TTFT may not exceed; None for a median."""
+        return self.wait_s if self.is_tail else None
 
     def __call__(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
         """Return the ratio of each row; infinity for infeasible designs."""
@@ -78,12 +90,27 @@ class Prefilter:
         def metric(name: str) -> Floats:
             return np.asarray(numbers(found, name), np.float64)
 
-        ratios = [np.where(metric("saturated") == 1.0, OVERLOADED, 0.0)]
+        rate, carried = numbers(batch, "qps").astype(np.float64), metric("requests_per_s")
+        requests = numbers(batch, "requests").astype(np.float64)
+        requests[requests == 0.0] = np.inf  # a whole trace
+        decoded_s = metric("tpot_mean_s") * metric("tokens_per_s") / carried
+        reached = _share_reached(requests / rate, decoded_s)
+        late = np.maximum(0.5 * requests - carried * np.nan_to_num(decoded_s), 0.0)
+        with np.errstate(invalid="ignore"):  # of a whole trace at its capacity
+            wait_s = late * np.maximum(1.0 / carried - 1.0 / rate, 0.0)
+        overload = np.minimum(OVERLOADED, wait_s / self.wait_s)
+        ratios = [np.where(metric("saturated") == 1.0, overload, 0.0)]
         for name, limit_s in (("tpot_mean_s", tpot_s), ("ttft_mean_s", ttft_s)):
             if limit_s is not None:
-                ratios.append(metric(name) / limit_s)
-        is_infeasible = np.isnan(metric("requests_per_s"))
-        return np.where(is_infeasible, np.inf, np.fmax.reduce(ratios))
+                ratios.append(metric(name) / limit_s * reached)
+        return np.where(np.isnan(carried), np.inf, np.fmax.reduce(ratios))
+
+
+def _share_reached(run_s: Floats, decoded_s: Floats) -> Floats:
+    """Return the mean population of a run as a share of that of the steady state; 1 if unknown."""
+    lives = np.nan_to_num(run_s / decoded_s, nan=np.inf)
+    with np.errstate(invalid="ignore"):  # infinity times 0
+        return np.where(np.isinf(lives), 1.0, 1.0 + np.expm1(-lives) / lives)
 
 
 def _bound(batch: pa.RecordBatch, name: str, ratios: Floats) -> Floats:

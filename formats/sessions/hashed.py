@@ -7,6 +7,7 @@ requests of a sub-agent. Agentic Mooncake, version 2: a header, then a row per r
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -270,22 +271,8 @@ def dynamo_sessions(rows: Rows) -> SessionTraces:
     begin_ms = min(_dynamo_times(e, f"line {n}")[0] for n, e in requests)
     trees: dict[str, RecordedSession] = {}
     streams: dict[str, list[int]] = {}
-    parent: dict[str, str] = {}
-    for (number, _), context in zip(requests, contexts, strict=True):
-        if context and context.get("session_id") is None:
-            raise MalformedError(f"line {number}: 'agent_context' needs a session_id")
-        if context.get("parent_session_id"):
-            parent[str(context["session_id"])] = str(context["parent_session_id"])
-
-    def root_of(key: str) -> str:
-        seen = {key}
-        while key in parent:
-            key = parent[key]
-            if key in seen:
-                raise MalformedError(f"session '{key}' is its own parent")
-            seen.add(key)
-        return key
-
+    parent = _dynamo_parents(requests, contexts)
+    root_of = functools.partial(_root_of, parent)
     numbers: dict[str, tuple[str, int]] = {}
     stream_number: dict[str, int] = {}
     blocks = set()
@@ -330,6 +317,30 @@ def dynamo_sessions(rows: Rows) -> SessionTraces:
         for name in ("start_s", "end_s"):
             tree.columns[name] = [t - start for t in tree.columns[name]]
     return with_global_hashes(list(trees.values()), block, np.array(starts))
+
+
+def _dynamo_parents(
+    requests: Sequence[tuple[int, Any]], contexts: Sequence[Mapping[str, Any]]
+) -> dict[str, str]:
+    """Return the parent session of each child session."""
+    parent = {}
+    for (number, _), context in zip(requests, contexts, strict=True):
+        if context and context.get("session_id") is None:
+            raise MalformedError(f"line {number}: 'agent_context' needs a session_id")
+        if context.get("parent_session_id"):
+            parent[str(context["session_id"])] = str(context["parent_session_id"])
+    return parent
+
+
+def _root_of(parent: Mapping[str, str], key: str) -> str:
+    """Return the session without a parent above a session."""
+    seen = {key}
+    while key in parent:
+        key = parent[key]
+        if key in seen:
+            raise MalformedError(f"session '{key}' is its own parent")
+        seen.add(key)
+    return key
 
 
 def _dynamo_times(event: Mapping[str, Any], where: str) -> tuple[float, float]:

@@ -25,16 +25,18 @@ from simulators.core.calibration import read_choice
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import PACKAGE, RUNTIMES
 from simulators.core.jit import Floats
-from simulators.serving.measured_deployments import (
-    DEFAULTS,
-    NEEDED,
-    Deployed,
+from simulators.serving.measured.corrections import (
     DeploymentLoad,
     corrected,
     drafts_of,
     load_of,
-    measured_deployment,
     measured_rows,
+)
+from simulators.serving.measured.deployments import (
+    DEFAULTS,
+    NEEDED,
+    Deployed,
+    measured_deployment,
     point_of,
 )
 from simulators.serving.simulator import simulate
@@ -134,11 +136,11 @@ def calibrate_deployment(name: str, measured: Path) -> tuple[list[Gain], Path]:
 def _check_bandwidth(number: int, row: Deployed) -> None:
     """Raise `UserError` for a TPOT below the time to read the weights of one token once."""
     tokens = 1 + drafts_of(row.speculation)[1]
-    if doubt := doubted_tpot(row.tpot_s, row.model, row.gpu, row.layout, row.dtype, tokens):
+    if doubt := implausible_tpot(row.tpot_s, row.model, row.gpu, row.layout, row.dtype, tokens):
         raise UserError(f"row {number}: {doubt}? Is tpot_s in seconds? Nothing was calibrated")
 
 
-def doubted_tpot(
+def implausible_tpot(
     tpot_s: float, model: str, gpu: str, layout: Parallelism, dtype: str, tokens: int = 1
 ) -> str:
     """Return why a measured TPOT is doubtful; empty if the memory can deliver it.

@@ -23,13 +23,10 @@ from simulators.composition.engine_defaults import checkpoint_dtype
 from simulators.composition.replica import FRAMEWORKS
 from simulators.core.errors import UserError
 from simulators.core.folder import GPUS, MODELS
-from simulators.serving.measured_deployments import DEFAULTS, INFERENCEX, NEEDED
+from simulators.serving.measured.deployments import DEFAULTS, INFERENCEX, NEEDED
 
 STATED = ("model", "gpu", "framework", "dtype", "kv_dtype", "tp", "ep", "attention_dp")
 """Columns of a measured row that flags may state."""
-
-FLAG_OF = {"framework": "--engine"}
-"""Flags with another name than their column."""
 
 
 def rows_of_logs(files: Sequence[Path], stated: Mapping[str, Any]) -> list[dict[str, Any]]:

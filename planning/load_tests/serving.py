@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import numpy as np
 
-from planning.calibrate.deployment import doubted_tpot
+from planning.calibrate.deployment import implausible_tpot
 from planning.logged_load import at_logged_load, logged_load, stated_in_table
 from simulators.composition.engine_defaults import checkpoint_dtype
 from simulators.composition.replica import NOTHING
@@ -24,12 +24,14 @@ from simulators.core.errors import UserError
 from simulators.core.fields import point_from
 from simulators.core.folder import read_toml, reader
 from simulators.serving.answer.explain import batch_table
-from simulators.serving.answer.summary import STATISTICS, ServingRun
+from simulators.serving.answer.statistics import STATISTICS
+from simulators.serving.answer.summary import ServingRun
 from simulators.serving.attribution import Mixtures, mixtures
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import ReplicaState
-from simulators.serving.measured_deployments import has_own_rows
-from simulators.serving.point import AUTO, EVENT, ServingPoint
+from simulators.serving.measured.corrections import has_own_rows
+from simulators.serving.options import AUTO, EVENT
+from simulators.serving.point import ServingPoint
 from simulators.serving.run import logged_run
 from simulators.serving.simulator import validated_partition
 from simulators.workload.llm.parallelism import Parallelism
@@ -188,7 +190,7 @@ def _doubts(point: Mapping[str, Any], logged: Mapping[str, float]) -> Iterator[s
         return
     layout = Parallelism(design.tp, design.pp, design.ep, design.attention_dp)
     dtype = checkpoint_dtype(design.model, design.gpu) if design.dtype == AUTO else design.dtype
-    if doubt := doubted_tpot(tpot_s, design.model, design.gpu, layout, dtype):
+    if doubt := implausible_tpot(tpot_s, design.model, design.gpu, layout, dtype):
         yield f"Check the log: {doubt}?"
 
 
@@ -204,19 +206,24 @@ class ServingLoadTests:
         fields, notes = at_logged_load(logged_load(_objects(text, source), text), point, source)
         return fields, [*notes, *_doubts(point, read_log(text, source))]
 
-    def mixtures(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> Mixtures:
+    def mixtures(
+        self, old: Mapping[str, Any], new: Mapping[str, Any], changed: Collection[str] = ()
+    ) -> Mixtures:
         """Return the mixtures of two points, which attribute their difference to groups of facts.
+
+        `changed`: options that differ in ways the points do not show, as of two releases.
 
         Raises:
             Infeasible: one of the designs cannot exist.
-            UserError: the designs serve different models, or one is not simulated by events.
+            UserError: the designs serve different models, one is not simulated by events, or a
+                changed option is unknown.
         """
         first, second = (
             validated_partition(point_from(ServingPoint, point)) for point in (old, new)
         )
-        return mixtures(first, second)
+        return mixtures(first, second, changed=changed)
 
-    def lesson(self, errors: Mapping[str, float]) -> str:
+    def advice(self, errors: Mapping[str, float]) -> str:
         """Return a hint on how to correct the prediction of TPOT, or nothing."""
         error = errors.get("tpot_mean_s", errors.get("tpot_p50_s"))
         if error is None:

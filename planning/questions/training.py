@@ -11,6 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from planning.flags.training import TrainingFlags
 from simulators.catalog.model import load_model
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
@@ -18,7 +20,7 @@ from simulators.core.columns import batch_of
 from simulators.core.errors import UserError
 from simulators.core.folder import read_toml
 from simulators.training.memory import rank_memory, stage_name
-from simulators.training.metrics import job_of, plans_of
+from simulators.training.metrics import expected_loss, job_of, plans_of
 from simulators.training.point import TrainingPoint
 from simulators.training.simulator import SIMULATOR
 from sweeper.questions import Deadline, Question
@@ -64,6 +66,7 @@ def question_of(flags: TrainingFlags) -> Question:
         if getattr(flags, name) and getattr(flags, other) != getattr(TrainingFlags, other):
             spelt = other.replace("_", "-")
             raise UserError(f"--{name} and --{spelt} state the same; write one of them")
+    _check_loss(flags)
     if flags.oom > 1:
         raise UserError(f"--oom {flags.oom:g}: write a probability, such as 0.05")
     space = _space(flags)
@@ -91,8 +94,20 @@ def question_of(flags: TrainingFlags) -> Question:
             + ("" if "fp8" in flags.dtype else ", a smaller precision (--dtype fp8)"),
             "or more days (--days).",
         ),
+        unfit="No design can run: use more or larger GPUs (--gpus, --gpu), shorter sequences "
+        "(--sequence), adapters (--lora) or a larger risk of running out of memory (--oom).",
         target=lambda _: "megatron",
     )
+
+
+def _check_loss(flags: TrainingFlags) -> None:
+    """Raise `UserError` for a loss that no number of tokens reaches."""
+    least = float(expected_loss(load_model(flags.model).active_parameters, np.array(np.inf)))
+    if flags.loss and not flags.loss > least:
+        raise UserError(
+            f"--loss {flags.loss:g}: no number of tokens reaches it; the scaling law gives "
+            f"{flags.model} more than {least:.2f}"
+        )
 
 
 def _space(flags: TrainingFlags) -> dict[str, Any]:

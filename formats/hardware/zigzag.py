@@ -2,7 +2,8 @@
 
 Sizes are in bits, bandwidths in bits per cycle and port, costs in pJ per access of a whole word of
 the bandwidth; an access of `min_r_granularity` bits costs its part. `served_dimensions` are the
-dimensions of the array along which multipliers share one instance. Operands are those of ZigZag's
+dimensions of the array along which multipliers share one instance. `dataflows` restricts what the
+sides of the array spread. Operands are those of ZigZag's
 own mappings: I1 the inputs, I2 the weights, O the outputs. Source: Mei et al., "ZigZag: enlarging
 joint architecture-mapping design space exploration for DNN accelerators" (2021), and the files of
 its release 3.
@@ -42,12 +43,22 @@ MEMORY_KEYS = (
     *("area", "latency", "mem_type", "auto_cost_extraction"),  # without effect here
 )
 ARRAY_KEYS = ("dimensions", "sizes", "unit_energy", "unit_area")
-NO_EFFECT = ("name", "dataflows")
-"""Keys of the file: dataflows are searched."""
+KEYS = ("operational_array", "memories", "name", "dataflows")
+DIMENSIONS = {"K": "M", "C": "C", "G": "C", "OX": "Q", "OY": "P", "FX": "S", "FY": "R", "B": "N"}
+"""Names of loops in ZigZag, and here."""
 
 
 def accelerator_of_cores(content: Mapping[str, Any], path: Path) -> Accelerator:
     """Return the accelerator of a ZigZag architecture.
+
+    Raises:
+        UserError: as `sheet_of_cores`, or the outermost memory does not serve all operands.
+    """
+    return accelerator_of(sheet_of_cores(content, path), path)
+
+
+def sheet_of_cores(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return the data sheet of a ZigZag architecture: the fields of an `Accelerator`.
 
     Raises:
         UserError: the array has more than two dimensions, a key is unknown, a number is missing or
@@ -56,7 +67,7 @@ def accelerator_of_cores(content: Mapping[str, Any], path: Path) -> Accelerator:
     array, memories = (
         _table(content.get(k), f"{path}: {k}") for k in ("operational_array", "memories")
     )
-    _check_keys(content, ("operational_array", "memories", *NO_EFFECT), str(path))
+    _check_keys(content, KEYS, str(path))
     _check_keys(array, ARRAY_KEYS, f"{path}: operational_array")
     dimensions, sizes = (array.get(k) for k in ("dimensions", "sizes"))
     if not isinstance(dimensions, list) or not isinstance(sizes, list):
@@ -84,7 +95,31 @@ def accelerator_of_cores(content: Mapping[str, Any], path: Path) -> Accelerator:
         "mac": mac,
         "levels": levels[::-1],
     }
-    return accelerator_of(sheet, path)
+    if content.get("dataflows"):
+        sheet["dataflow"] = _dataflow(content["dataflows"], sides, path)
+    return sheet
+
+
+def _dataflow(listed: Any, sides: Mapping[str, int], path: Path) -> str:
+    """Return the dimensions that columns and rows spread, the first choice of a list of them.
+
+    Raises:
+        UserError: a side is unrolled in part, or by several dimensions.
+    """
+    where = f"{path}: dataflows"
+    chosen = _table(listed[0] if isinstance(listed, list) else listed, where)
+    spread = []
+    for side, size in sides.items():
+        pair = chosen.get(side)
+        if not isinstance(pair, list) or len(pair) != 2 or pair[0] not in DIMENSIONS:
+            raise UserError(
+                f"{where}: {side} is {pair!r}; a dimension and a size are modelled, as in [K, "
+                f"{size}], of {', '.join(DIMENSIONS)}"
+            )
+        if _count(pair[1], where) < size:
+            raise UserError(f"{where}: {side} unrolls {pair[1]} of {size}; a part is not modelled")
+        spread.append(DIMENSIONS[pair[0]])
+    return "/".join([*spread, ""][:2])
 
 
 def _level(

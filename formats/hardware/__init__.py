@@ -1,0 +1,1 @@
+"""Files of accelerators and of the networks that run on them."""

@@ -1,0 +1,1 @@
+"""Answers of `ask` that need no sweep, one module per question."""
