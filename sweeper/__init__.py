@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sweeper.commands.ask import ask as ask
+    from sweeper.commands.ask.question import ask as ask
     from sweeper.commands.breakdown import Breakdown as Breakdown
     from sweeper.commands.breakdown import explain as explain
     from sweeper.configuration import Configuration as Configuration
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sweeper.sweep import Sweep as Sweep
 
 _MODULES = {
-    "commands.ask": "ask",
+    "commands.ask.question": "ask",
     "commands.breakdown": "Breakdown explain",
     "configuration": "Configuration",
     "query.analysis": "best_per cheapest replicas_for sensitivity steps_from",

@@ -6,6 +6,7 @@ Commands are imported when called, so that queries import neither Hydra nor Ray.
 from __future__ import annotations
 
 import errno
+import gc
 import importlib
 import os
 import signal
@@ -25,6 +26,8 @@ from sweeper.text import printable, quoting
 
 _WIDEST = 2000
 """Characters of a line of an error message."""
+COLLECTED = (100_000, 20, 20)
+"""Thresholds of garbage collection: imports create many objects that stay."""
 _PACKAGES = ("sweeper", "simulators", "deploy", "planning", "formats", "lab")
 USAGE = HELP.replace(
     "{commands}", "\n".join(f"  {name:12} {one['about']}" for name, one in COMMANDS.items())
@@ -39,8 +42,9 @@ def main(argv: list[str] | None = None) -> int:
 
         words = complete_line()
     if argv is None and not sys.flags.safe_path:
-        _search_here_last()
+        _search_current_folder_last()
     if argv is None:
+        gc.set_threshold(*COLLECTED)
         sys.stdout, sys.stderr = quoting(sys.stdout), quoting(sys.stderr)
     _convert_signals()
     # Matrices are small: more threads would only wait for each other. numpy reads this once.
@@ -50,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
         return _dispatch(words)
     except UserError as error:
         sys.stdout.flush()
-        print(f"sweeper: {_shortened(str(error))}", file=sys.stderr)
+        print(f"sweeper: {_with_short_lines(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as ended:
         print(
@@ -72,7 +76,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
 
 
-def _search_here_last() -> None:
+def _search_current_folder_last() -> None:
     """Import modules of the current folder last, and only if the folder is trusted."""
     here = Path.cwd()
     if sys.path and Path(sys.path[0]) == here:  # `python -m` put it there
@@ -81,7 +85,7 @@ def _search_here_last() -> None:
         sys.path.append(str(here))  # for the user's own simulators
 
 
-def _shortened(said: str) -> str:
+def _with_short_lines(said: str) -> str:
     lines = printable(said).splitlines()
     return "\n".join(x if len(x) <= _WIDEST else f"{x[:_WIDEST]} ..." for x in lines)
 
@@ -128,19 +132,19 @@ def _dispatch(words: list[str]) -> int:
         return 0
     first, rest = words[0], words[1:]
     if "=" in first or first.startswith(("+", "-", "~")):
-        return _called("run.main", words)
+        return _run_command("run.main", words)
     if first not in COMMANDS:
-        raise _no_command(first, rest)
+        raise _unknown_command(first, rest)
     if first == "plan" and {"-h", "--help"} & set(rest):
         print(f"{USAGE}\nFor example:\n{examples(first)}")
         return 0
     if {"-h", "--help"} & set(rest) and (parser := help_parser(first, rest)):
         parser.print_help()
         return 0
-    return _called(COMMANDS[first]["run"], rest)
+    return _run_command(COMMANDS[first]["run"], rest)
 
 
-def _called(command: str, words: list[str]) -> int:
+def _run_command(command: str, words: list[str]) -> int:
     module, _, function = command.rpartition(".")
     try:
         code: int = getattr(importlib.import_module(f"sweeper.commands.{module}"), function)(words)
@@ -151,7 +155,7 @@ def _called(command: str, words: list[str]) -> int:
     return code
 
 
-def _no_command(first: str, rest: list[str]) -> UserError:
+def _unknown_command(first: str, rest: list[str]) -> UserError:
     known = spaces()
     meant = next((w for w in (first, *rest) if w in known), "NAME")
     hint = "" if first in known else suggestion(first, COMMANDS)

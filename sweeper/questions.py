@@ -21,10 +21,11 @@ if TYPE_CHECKING:  # the help of `ask` reads this module and loads no numerical 
     from simulators.core.contract import Simulator
 
 QUESTIONS = Folder("question", "questions", ".py", package="planning")
+ANSWERS = Folder("answer", "answers", ".py", package="planning")
 FLAGS = Folder("file of flags", "flags", ".py", package="planning")
 LOAD_TESTS = Folder("load test", "load_tests", ".py", package="planning")
 DEPLOYMENTS = Folder("deployment", "deployments", ".py", package="deploy")
-"""Folders of files named after simulators."""
+"""Folders of files named after simulators; those of answers after questions that need no sweep."""
 
 
 def flag(
@@ -63,6 +64,19 @@ class Deadline:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Day:
+    """The load of a day, and the limits of autoscaling."""
+
+    axis: str  # of the load
+    starts_h: tuple[float, ...]  # hours at which the loads begin, from 0
+    loads: tuple[float, ...]
+    min_replicas: int
+    max_replicas: int  # 0: as many as the peak needs
+    startup_s: float  # from the start of a replica to its first request
+    cool_down_s: float  # for which a replica stays when the load falls
+
+
+@dataclass(frozen=True, kw_only=True)
 class Question:
     """A question asked by flags: the space to sweep, and the texts of the answer.
 
@@ -88,6 +102,7 @@ class Question:
     too_large: str  # message if the constraints leave no point
     among: str  # the candidates, as in "on at most 8 of h100_sxm"
     advice: tuple[str, ...]  # lines shown if no design meets the deadlines
+    unfit: str  # advice if every design is infeasible
     target: Callable[[Mapping[str, Any]], str]  # returns a suggested export target
     contrast: tuple[str, str, str] | None = None  # an axis, and names of designs at 0 and above
     copies: str = ""  # axis to minimise in each answer; empty: all points are evaluated
@@ -101,6 +116,7 @@ class Question:
     asked: Callable[[Mapping[str, Any]], str] = lambda _: ""  # describes a design's load
     refused: Mapping[str, str] = field(default_factory=dict)  # refused devices and reasons
     notes: tuple[str, ...] = ()  # printed with the answer
+    day: Day | None = None  # the load of a day, whose peak the question asks about
     most_devices: int = 0  # limit of the devices; 0: none
     larger: Callable[[], Question] | None = None  # the question with twice the devices
     sized: Callable[[int], Question] | None = None  # the question with so many devices
@@ -110,7 +126,7 @@ class Question:
 
 
 @runtime_checkable
-class Asks(Protocol):
+class BuildsQuestions(Protocol):
     """Turns flags into a question."""
 
     flags: type  # frozen dataclass: its fields are the flags
@@ -137,8 +153,35 @@ class ReadsLogs(Protocol):
             UserError: the log is of something else than the design.
         """
 
-    def lesson(self, errors: Mapping[str, float]) -> str:
+    def advice(self, errors: Mapping[str, float]) -> str:
         """Return advice from the relative errors of predictions; may be empty."""
+
+
+@dataclass(frozen=True)
+class ComparedPart:
+    """A part of a design that a log measured, such as a layer."""
+
+    name: str
+    metric: str  # states the unit
+    measured: float
+    predicted: float
+
+    @property
+    def error(self) -> float:
+        """Relative error of the prediction."""
+        return self.predicted / self.measured - 1.0
+
+
+@runtime_checkable
+class ComparesParts(Protocol):
+    """Reads logs that measure parts of a design besides its metrics."""
+
+    def parts(self, point: Mapping[str, Any], text: str, source: str) -> Sequence[ComparedPart]:
+        """Return measured and predicted values of the parts of a design.
+
+        Raises:
+            UserError: the log is of something else than the design.
+        """
 
 
 @runtime_checkable
@@ -210,6 +253,10 @@ class Mixes(Protocol):
         """Half-widths of the 90 % interval of ln(new / old), by metric; empty if unknown."""
 
     @property
+    def remainder(self) -> Mapping[str, float]:
+        """Likely shares of groups in what is unexplained; empty if unknown."""
+
+    @property
     def confirmed_by(self) -> Mapping[str, str]:
         """Measurements that confirm the share of a group."""
 
@@ -225,12 +272,16 @@ class Mixes(Protocol):
 class MixesDesigns(Protocol):
     """A simulator whose designs can be mixed by groups of facts, other than by fields."""
 
-    def mixtures(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> Mixes:
+    def mixtures(
+        self, old: Mapping[str, Any], new: Mapping[str, Any], changed: Collection[str] = ()
+    ) -> Mixes:
         """Return the mixtures of two points, which attribute their difference to groups of facts.
+
+        `changed`: options that differ in ways the points do not show.
 
         Raises:
             Infeasible: one of the designs cannot exist.
-            UserError: the designs cannot be mixed.
+            UserError: the designs cannot be mixed, or a changed option is unknown.
         """
 
 
@@ -243,7 +294,7 @@ class CarriesLoad(Protocol):
     deadlines: str  # example of an SLO, as an SQL condition
     copies: str  # field of the number of replicas
 
-    def standing(self, row: Mapping[str, Any]) -> Mapping[str, float]:
+    def replica_resources(self, row: Mapping[str, Any]) -> Mapping[str, float]:
         """Return the resources of one replica of a design, keyed by unit, such as GPUs."""
 
 
@@ -262,6 +313,18 @@ class Bounds(Protocol):
 
 
 @runtime_checkable
+class RelatesErrors(Protocol):
+    """A simulator whose predictions have known errors in common."""
+
+    def error_shares(self) -> Mapping[str, float]:
+        """Return, by metric, how far two predictions err alike, as a ratio of half-widths.
+
+        The half-width of the 90 % interval of ln(a / b), over the root of the summed squares of
+        the half-widths of ln(a) and ln(b). Errors are independent at 1 and equal at 0.
+        """
+
+
+@runtime_checkable
 class Ignores(Protocol):
     """A simulator with fields that have no effect in some designs."""
 
@@ -269,7 +332,7 @@ class Ignores(Protocol):
         """Return one mask per field: the designs in which the field has no effect on bounds."""
 
 
-def known_beside(simulator: Simulator, folder: Folder) -> object:
+def plugin_of(simulator: Simulator, folder: Folder) -> object:
     """Return the object in the file with the simulator's name; without a file, the simulator.
 
     The file defines `QUESTIONS`, `LOAD_TESTS` or `DEPLOYMENTS`, the name of its folder.

@@ -130,7 +130,7 @@ def number_in(text: str, unit: str = "") -> float | None:
 
 _UNIT_WORDS: Mapping[str, str] = TEXTS["units"]
 _SPOKEN = {word.lower(): word for word in TEXTS["abbreviations"].split()} | TEXTS["spoken"]
-_VERBS = ("does", "do", "is", "are")
+_VERBS = ("does", "do", "fits", "is", "are")
 _VERBLESS = ("below", "not", "out", "too", "unsupported")
 """Words of a reason code that need a verb in front."""
 _DURATIONS = ("latency", "makespan", "time")
@@ -166,6 +166,8 @@ def reason_in_words(reason: str) -> str:
     'TP does not divide heads'
     >>> reason_in_words("no_kv_memory"), reason_in_words("micro_batches_too_few_to_pair")
     ('there is no KV memory', 'micro batches are too few to pair')
+    >>> reason_in_words("no_request_fits")
+    'no request fits'
     """
     code, _, detail = reason.partition(": ")
     words = code.split("_")
@@ -173,7 +175,7 @@ def reason_in_words(reason: str) -> str:
     at = 0 if words[at - 1] in _VERBS else at
     if at:
         words.insert(at, "are" if words[at - 1].endswith("s") else "is")
-    elif words[0] in ("no", "one", "too") and len(words) > 1 and "is" not in words:
+    elif words[0] in ("no", "one", "too") and len(words) > 1 and not {*words} & {*_VERBS}:
         words = ["there", "are" if words[0] == "too" else "is", *words]
     said = " ".join("precision" if word == "dtype" else _SPOKEN.get(word, word) for word in words)
     return said + (f" ({detail})" if detail else "")

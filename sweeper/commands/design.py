@@ -21,7 +21,7 @@ from simulators.core.contract import (
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.fields import columns_of
 from sweeper.commands.flags import parse
-from sweeper.commands.query import tell_progress, warn_of_version
+from sweeper.commands.query import print_progress, warn_of_version
 from sweeper.questions import (
     DEPLOYMENTS,
     LOAD_TESTS,
@@ -29,10 +29,11 @@ from sweeper.questions import (
     Deploys,
     Reports,
     WritesForwardTimes,
-    known_beside,
+    plugin_of,
 )
 from sweeper.report.answers import Answers, latest, point_of
-from sweeper.report.evidence import shares_in_words, shares_of_row, spoken
+from sweeper.report.errors import print_errors
+from sweeper.report.evidence import basis_in_words, shares_in_words, shares_of_row, spoken
 from sweeper.report.summary import elsewhere
 from sweeper.report.tables import print_table, print_words, write_text
 from sweeper.store.keys import SHOWN
@@ -88,7 +89,7 @@ def contributions(name: str, row: Mapping[str, Any]) -> list[Contribution]:
 def show(name: str, key: str, outputs: str, records: str | None) -> int:
     """Print all columns of a design, and the run in the format of a load test."""
     last, [design] = designs(name, outputs, key)
-    tell_progress(last)
+    print_progress(last)
     space, simulator, row = last.space, last.simulator, design.row
     usual = {c.name: c.default for c in columns_of(simulator.point)}
     fixed = [n for n in space.axes if n not in space.varied]
@@ -99,7 +100,7 @@ def show(name: str, key: str, outputs: str, records: str | None) -> int:
         left = f"{len(fixed) - len(own)} further inputs have default values"
         print_words(f"  {left}; `show {space.simulator}` lists them", "    ")
     _print_figures("outcome", [n for n in row if n not in (*space.axes, *space.derived)], design)
-    tests = known_beside(simulator, LOAD_TESTS)
+    tests = plugin_of(simulator, LOAD_TESTS)
     if (
         isinstance(tests, Reports)
         and row["status"] == "ok"
@@ -140,7 +141,7 @@ def export(words: list[str]) -> int:
     """Print the deployment of a design, or write it to a file."""
     chosen = parse("export", words)
     last, [design] = designs(chosen.name, chosen.outputs, chosen.key)
-    writer = known_beside(last.simulator, DEPLOYMENTS)
+    writer = plugin_of(last.simulator, DEPLOYMENTS)
     if not isinstance(writer, Deploys):
         raise UserError(
             f"sweeper writes no deployments for designs of the simulator '{last.simulator.name}'"
@@ -210,6 +211,9 @@ def explain(words: list[str]) -> int:
     """Print the operators of a design, and the effect of a faster part of the GPU."""
     chosen = parse("explain", words)
     last, [design] = designs(chosen.name, chosen.outputs, chosen.key)
+    if chosen.errors:
+        title = f"{design.name}: {' '.join(last.choices(design.row))}"
+        return print_errors(last.simulator, design.row, title, as_json=chosen.json)
     found = design.operators()
     if chosen.trace:
         write_text(chosen.trace, json.dumps(trace_events(found, design.name)))
@@ -232,6 +236,8 @@ def explain(words: list[str]) -> int:
         if whole_s
     }
     print_words(f"Time by evidence: {shares_in_words(shares_of_row(design.row) or of_operators)}")
+    if basis := basis_in_words(design.last.simulator, design.row):
+        print_words(f"{basis}.")
     for line in _what_if(design):
         print_words(line, " " * 13)
     if chosen.trace:

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
@@ -40,6 +40,16 @@ class CommandParser(argparse.ArgumentParser):
 
             argcomplete.autocomplete(self, always_complete_options=False)
         return super().parse_args(words, namespace)
+
+    def given_besides(self, chosen: argparse.Namespace, own: Collection[str]) -> list[str]:
+        """Return the options with another value than the default, except those named in `own`."""
+        return [
+            action.option_strings[0]
+            for action in self._actions
+            if action.option_strings
+            and action.dest not in own
+            and getattr(chosen, action.dest, action.default) != action.default
+        ]
 
     def error(self, message: str) -> NoReturn:
         """Raise `UserError` with the problem, the usage and an example."""

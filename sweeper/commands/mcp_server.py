@@ -23,9 +23,9 @@ from typing import Any
 from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
 from sweeper.commands import COMMANDS
-from sweeper.commands.ask import asks_of
+from sweeper.commands.ask.question import question_builder
 from sweeper.commands.flags import parse, parser_of, question_parser
-from sweeper.commands.run import asked_by
+from sweeper.commands.run import requested_sweep
 from sweeper.extras import DISTRIBUTION, load_extra
 from sweeper.questions import QUESTIONS
 from sweeper.space.shipped_files import spaces
@@ -128,7 +128,7 @@ def tools() -> dict[str, Tool]:
     found = {}
     for simulator in QUESTIONS.names():
         name = "ask" if simulator == QUESTIONS.names()[0] else f"ask_{simulator}"
-        parser = question_parser(asks_of(load_simulator(simulator)).flags)
+        parser = question_parser(question_builder(load_simulator(simulator)).flags)
         about = f"{COMMANDS['ask']['about']} ({simulator})"
         found[name] = Tool(name, about, parser, ("ask", simulator))
     found["plan"] = Tool("plan", COMMANDS["plan"]["about"], None, ("plan",))
@@ -256,7 +256,7 @@ def check(command: list[str], folder: Path) -> None:
 
 def check_size(command: list[str], most: int) -> None:
     """Raise `UserError` if a sweep has more designs than a server allows."""
-    sweep = asked_by(command).sweep
+    sweep = requested_sweep(command).sweep
     if (size := sweep.sampler.size(sweep.space)) > most:
         raise UserError(
             f"the sweep has {size:,} designs, and this server allows {most:,}: choose fewer values "

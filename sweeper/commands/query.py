@@ -46,7 +46,7 @@ def opened(chosen: argparse.Namespace) -> Answers:
     """Return the results that options select, and print the progress of an unfinished run."""
     last = latest(chosen.name, chosen.outputs)
     warn_of_version(last)
-    tell_progress(last, quiet=getattr(chosen, "json", False))
+    print_progress(last, quiet=getattr(chosen, "json", False))
     if last.others and "@" not in chosen.name:
         others = ", ".join(f"{last.name}@{digits[:_DIGITS]}" for digits in last.others[:_MOST])
         print(
@@ -56,7 +56,7 @@ def opened(chosen: argparse.Namespace) -> Answers:
     return last.in_prices(chosen.prices).at(chosen.at)
 
 
-def tell_progress(last: Answers, *, quiet: bool = False) -> None:
+def print_progress(last: Answers, *, quiet: bool = False) -> None:
     """Print the progress of an unfinished run; `quiet` prints on standard error."""
     if progress := last.unfinished:
         text = f"This run of {last.name} has not finished: {progress}."
@@ -221,7 +221,7 @@ def _fleet(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
     if not row.get(axis):
         raise UserError(f"fleet needs designs with a value of the load `{axis}`")
     one = float(row[axis]) / row[simulator.copies]
-    fleet, each = replicas_for(load, one, spare=chosen.spare), simulator.standing(row)
+    fleet, each = replicas_for(load, one, spare=chosen.spare), simulator.replica_resources(row)
     if not (chosen.json or chosen.write):
         most = [_amount(unit, n * fleet.peak) for unit, n in each.items()]
         print(

@@ -17,12 +17,14 @@ from simulators.core.columns import schema_of
 from simulators.core.contract import WarmsUp, load_simulator
 from simulators.core.errors import UserError
 from simulators.core.folder import FOLDERS, SIMULATORS, Folder, read_toml
+from sweeper.commands.certify import verify_certificate
 from sweeper.commands.flags import parse
 from sweeper.engines.task import evaluate
-from sweeper.query.pareto import rows_at, slices
+from sweeper.query.pareto import numbered, picked, rows_at
 from sweeper.query.scenarios import unpriced
 from sweeper.report.answers import latest
 from sweeper.report.browser.page import live
+from sweeper.report.certificate import is_certificate
 from sweeper.report.progress import Watch, shown, state
 from sweeper.report.run_folder import earlier_run, manifest_of, rows_of, runs
 from sweeper.report.tables import write_text
@@ -38,10 +40,14 @@ from sweeper.text import printable
 
 
 def verify(words: list[str]) -> int:
-    """Verify a sweep or the installation; return 1 on a difference."""
+    """Verify a sweep, a certificate or the installation; return 1 on a difference."""
     chosen = parse("verify", words)
     if chosen.name is None:
         return _check_installation()
+    if is_certificate(Path(chosen.name)):
+        return verify_certificate(
+            Path(chosen.name), chosen.rows, chosen.seed, is_whole=chosen.whole
+        )
     last = latest(chosen.name, chosen.outputs)
     space = unpriced(last.space)
     now = define(space)
@@ -66,12 +72,13 @@ def verify(words: list[str]) -> int:
         return 1
     stored = rows_of(last.store, space)
     done = ~pl.col("status").cast(pl.String).is_in(FAILURES)
-    good = pl.concat(some.filter(done).select("__row").collect() for some in slices(stored))
-    if not (rows := len(good)):
+    rows = int(stored.filter(done).select(pl.len()).collect(engine="streaming").item())
+    if not rows:
         raise UserError(f"there are no rows of '{chosen.name}' to verify")
     random = np.random.default_rng(chosen.seed)
-    picked = random.choice(rows, min(chosen.rows, rows), replace=False)
-    sample = rows_at(stored, good["__row"][picked]).drop("__row")
+    places = np.sort(random.choice(rows, min(chosen.rows, rows), replace=False))
+    drawn = picked(numbered(stored).filter(done).select("__row"), places)["__row"]
+    sample = rows_at(stored, drawn).drop("__row")
     index = space.index_of(sample)
     sample, index = sample.filter(index >= 0), index[index >= 0]
     again = pl.DataFrame(pl.from_arrow(evaluate(last.simulator, space.batch(index))))

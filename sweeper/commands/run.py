@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +16,8 @@ import msgspec
 from simulators.core.columns import schema_of
 from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
-from sweeper.commands.overrides import compose
 from sweeper.configuration import Configuration
+from sweeper.engines import Say, options_of
 from sweeper.engines.chunks import hinted
 from sweeper.engines.process import probed
 from sweeper.engines.task import Task
@@ -28,7 +28,8 @@ from sweeper.report.summary import Ended, print_ended
 from sweeper.report.tables import write_text
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.points import Batch, width
-from sweeper.space.space_file import parse_space
+from sweeper.space.shipped_files import conf
+from sweeper.space.space_file import completed, parse_space
 from sweeper.store.store import FAILURES, Part, alone, answered_elsewhere, count_allowed
 from sweeper.sweep import Sweep
 from sweeper.text import counted, duration, human
@@ -43,7 +44,7 @@ _BYTES = {"double": 8, "int64": 8, "bool": 1, "string": 2}
 """Bytes of a stored value by type, before compression (strings are stored as codes)."""
 
 
-class Asked(NamedTuple):
+class RequestedSweep(NamedTuple):
     """A composed configuration, its sweep, and a faster choice to offer where it takes long."""
 
     name: str
@@ -52,10 +53,31 @@ class Asked(NamedTuple):
     faster: str = ""
 
 
-def asked_by(words: list[str]) -> Asked:
+def requested_sweep(words: list[str]) -> RequestedSweep:
     """Return the sweep that command-line overrides describe."""
+    from sweeper.commands.overrides import compose  # here, since it loads Hydra
+
     asked = Configuration.from_dict(compose(words))
-    return Asked(asked.name, asked.sweep(), asked.to_dict())
+    return RequestedSweep(asked.name, asked.sweep(), asked.to_dict())
+
+
+def grid_sweep(name: str, space: Mapping[str, Any], *, outputs: str, engine: str) -> RequestedSweep:
+    """Return the sweep of the grid of a space with an engine; other settings are the usual ones."""
+    import yaml  # type: ignore[import-untyped]  # comes with omegaconf, without stubs
+
+    usual = yaml.safe_load((conf() / "config.yaml").read_text(encoding="utf-8"))
+    del usual["defaults"]
+    options = dataclasses.asdict(options_of(engine)())
+    asked = Configuration.from_dict(
+        usual
+        | {
+            "name": name,
+            "space": completed(space, parse_space(space)),
+            "engine": {"name": engine, **options},
+            "outputs": outputs,
+        }
+    )
+    return RequestedSweep(asked.name, asked.sweep(), asked.to_dict())
 
 
 def main(words: list[str]) -> int:
@@ -63,7 +85,7 @@ def main(words: list[str]) -> int:
 
     The exit code is 3 if points failed, and 1 if no point is feasible.
     """
-    asked = asked_by(words)
+    asked = requested_sweep(words)
     as_json = asked.written["output"] == "json"
     if not as_json and asked.written["output"] != "text":
         raise UserError(f"output={asked.written['output']}: write output=text or output=json")
@@ -83,7 +105,7 @@ def main(words: list[str]) -> int:
     return 3 if ended.failed else 0 if ended.is_feasible else 1
 
 
-def sweep(asked: Asked) -> Ended:
+def sweep(asked: RequestedSweep) -> Ended:
     """Run a sweep, and return its answers."""
     space, store = asked.sweep.space, asked.sweep.store
     removed = space.removed()
@@ -96,7 +118,7 @@ def sweep(asked: Asked) -> Ended:
         picked = min(asked.sweep.sampler.size(space), space.size - sum(removed.values()))
         folder = begin(store, {**asked.written, "points": picked})
         try:
-            ended = _answered(asked, folder)
+            ended = _run_with_progress(asked, folder)
         except UserError:
             if not store.finished() and not len(store.answered(space)):
                 # An empty run would hide an earlier run.
@@ -108,66 +130,27 @@ def sweep(asked: Asked) -> Ended:
     return dataclasses.replace(ended, answers=dataclasses.replace(ended.answers, folder=demoted))
 
 
-def _answered(asked: Asked, folder: Path) -> Ended:
-    sweep, failures, said = asked.sweep, asked.written["failures"], list[str]()
-    space, store = sweep.space, sweep.store
+def _run_with_progress(asked: RequestedSweep, folder: Path) -> Ended:
+    """Run a sweep, show and store its progress, and return its answers."""
+    sweep, space, store = asked.sweep, asked.sweep.space, asked.sweep.store
     allowed = space.size - sum(space.removed().values())
-    most = min(sweep.sampler.size(space), allowed)
-    progress = Progress(most, sweep.objectives)
-    rounds, is_offered = 0, False
+    progress = Progress(min(sweep.sampler.size(space), allowed), sweep.objectives)
     with shown(progress) as display:
-
-        def say(line: str) -> None:
-            said.append(line)
-            display.say(line)
-
-        def offer() -> None:
-            nonlocal is_offered
-            left_s = progress.left_s
-            # The first two rounds of a search say how many designs follow.
-            is_known = rounds > 2 and progress.done >= _TIMED
-            if asked.faster and not is_offered and is_known and (left_s or 0.0) > _LONG_S:
-                is_offered = True
-                say(
-                    f"{progress.done:,} of about {progress.total:,} designs done, about "
-                    f"{duration(left_s or 0.0)} left; faster, less exact: {asked.faster}"
-                )
-
-        def watch(part: Part) -> None:
-            display.watch(part)
-            offer()
-            failed, most_failed = sum(progress.rows[s] for s in FAILURES), failures["max"]
-            if most_failed is not None and failed > most_failed:
-                raise UserError(
-                    f"{failed:,} points failed, more than failures.max={most_failed}; stored "
-                    f"results are kept. Reasons: {dict(progress.reasons.most_common(3))}"
-                )
-
-        def expect(picked: Sequence[Batch], fresh: Sequence[Batch], later: int | None) -> None:
-            nonlocal rounds
-            rounds += 1
-            chosen, left = (_allowed_of(space, batches, allowed) for batches in (picked, fresh))
-            if later is not None:
-                progress.answered += chosen - left
-                progress.total = progress.done + left + later
-            elif chosen >= most:
-                progress.answered, progress.total = max(most - left, 0), left
-            # The size of a search is a guess, which a round can exceed.
-            progress.total = max(progress.total, progress.done + left)
-            write_progress(folder, {"answered": progress.answered, "to_do": progress.total})
-            if progress.answered and later is None:
-                say(
-                    f"{counted(progress.answered, 'design')} stored already, "
-                    f"{progress.total:,} to simulate"
-                )
-
-        if failures["retry"] and (dropped := store.forget_failures()):
-            say(f"retrying {dropped:,} points that failed before")
+        monitor = _Monitor(
+            asked,
+            folder,
+            progress,
+            count=display.watch,
+            print_line=display.say,
+            allowed=allowed,
+        )
+        if asked.written["failures"]["retry"] and (dropped := store.forget_failures()):
+            monitor.say(f"retrying {dropped:,} points that failed before")
         vary = f"{len(space.varied)} ax{'is varies' if len(space.varied) == 1 else 'es vary'}"
-        say(f"space {asked.name}: {counted(space.size, 'point')}, {vary}")
+        monitor.say(f"space {asked.name}: {counted(space.size, 'point')}, {vary}")
         for line in space.counts.in_words:
-            say(f"  {line}")
-        sweep.run(watch, say, expect)
+            monitor.say(f"  {line}")
+        sweep.run(monitor.watch, monitor.say, monitor.expect)
         progress.total = progress.done
     write_manifest(folder, store.manifest())
     rows = dict(progress.rows)
@@ -177,8 +160,81 @@ def _answered(asked: Asked, folder: Path) -> Ended:
         evaluated=progress.done,
         failed=sum(progress.rows[s] for s in FAILURES),
         seconds=progress.elapsed_s,
-        said=tuple(said),
+        said=tuple(monitor.said),
     )
+
+
+class _Monitor:
+    """Updates the progress of a running sweep; stops the sweep after too many failed points."""
+
+    def __init__(
+        self,
+        asked: RequestedSweep,
+        folder: Path,
+        progress: Progress,
+        *,
+        count: Callable[[Part], None],
+        print_line: Say,
+        allowed: int,
+    ) -> None:
+        self.said: list[str] = []
+        self._asked, self._folder, self._allowed = asked, folder, allowed
+        self._progress, self._count, self._print_line = progress, count, print_line
+        self._selected = progress.total  # points that the sampler may select
+        self._rounds, self._is_offered = 0, False
+
+    def say(self, line: str) -> None:
+        """Print a message above the progress, and keep it for the summary."""
+        self.said.append(line)
+        self._print_line(line)
+
+    def watch(self, part: Part) -> None:
+        """Count the points of a finished part.
+
+        Raises:
+            UserError: more points failed than `failures.max`.
+        """
+        self._count(part)
+        self._offer_faster()
+        progress, most_failed = self._progress, self._asked.written["failures"]["max"]
+        failed = sum(progress.rows[s] for s in FAILURES)
+        if most_failed is not None and failed > most_failed:
+            raise UserError(
+                f"{failed:,} points failed, more than failures.max={most_failed}; stored "
+                f"results are kept. Reasons: {dict(progress.reasons.most_common(3))}"
+            )
+
+    def expect(self, picked: Sequence[Batch], fresh: Sequence[Batch], later: int | None) -> None:
+        """Update the expected number of points before a round of the sweep."""
+        self._rounds += 1
+        space, progress = self._asked.sweep.space, self._progress
+        chosen, left = (_allowed_of(space, batches, self._allowed) for batches in (picked, fresh))
+        if later is not None:
+            progress.answered += chosen - left
+            progress.total = progress.done + left + later
+        elif chosen >= self._selected:
+            progress.answered, progress.total = max(self._selected - left, 0), left
+        # The size of a search is a guess, which a round can exceed.
+        progress.total = max(progress.total, progress.done + left)
+        write_progress(self._folder, {"answered": progress.answered, "to_do": progress.total})
+        if progress.answered and later is None:
+            self.say(
+                f"{counted(progress.answered, 'design')} stored already, "
+                f"{progress.total:,} to simulate"
+            )
+
+    def _offer_faster(self) -> None:
+        """Offer the faster choice once, if the remaining time is long."""
+        progress, faster = self._progress, self._asked.faster
+        left_s = progress.left_s or 0.0
+        # The first two rounds of a search say how many designs follow.
+        is_known = self._rounds > 2 and progress.done >= _TIMED
+        if faster and not self._is_offered and is_known and left_s > _LONG_S:
+            self._is_offered = True
+            self.say(
+                f"{progress.done:,} of about {progress.total:,} designs done, about "
+                f"{duration(left_s)} left; faster, less exact: {faster}"
+            )
 
 
 def _write(ended: Ended, *, plot: bool) -> None:
@@ -199,7 +255,7 @@ def _write(ended: Ended, *, plot: bool) -> None:
 
 def plan(words: list[str]) -> int:
     """Print the points, constraints, stored rows, run time and result size of a sweep."""
-    asked = asked_by(words)
+    asked = requested_sweep(words)
     sweep, space = asked.sweep, asked.sweep.space
     removed = space.removed()
     allowed = space.size - sum(removed.values())

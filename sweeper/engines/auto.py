@@ -7,7 +7,7 @@ child process evaluates without storing rows, unless the simulator's own guess s
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -15,12 +15,15 @@ from sweeper.engines import Engine, Pool, Say, load_engine
 from sweeper.engines.chunks import UNTRIED_S, Estimate, hinted
 from sweeper.engines.process import probed
 from sweeper.engines.task import Task
+from sweeper.space.design_space import DesignSpace
 from sweeper.space.points import Batch
-from sweeper.store.store import Part
-from sweeper.text import human
+from sweeper.store.store import Part, count_allowed
+from sweeper.text import counted, human
 
 _GUESS_ERROR = 2.0
 """Error factor of a guess; where this error cannot change the choice, no point is probed."""
+_COUNTED = 1 << 20
+"""Most points of which those that meet the constraints are counted, not estimated."""
 _ONE, _SEVERAL, _RAY = range(3)  # choices: a process, several, or Ray actors
 
 
@@ -54,12 +57,15 @@ class _Choice:
     pool: Pool | None = None
     estimate: Estimate | None = None
     asked: int = 0
+    designs: int = 0  # of the points asked for, those that meet the constraints
     chosen: int = _ONE
 
     def run(
         self, task: Task, batches: Iterable[Batch], total: int, say: Say, point_s: float = 0.0
     ) -> Iterator[Part]:
+        batches = list(batches)
         self.asked += total
+        self.designs += _allowed(task.space, batches, total)
         if self.estimate is None:
             self.estimate = self._guessed(task, total) or probed(task, total)
             if self.estimate.stopped:
@@ -93,8 +99,8 @@ class _Choice:
 
     def _choose(self, estimate: Estimate, say: Say) -> Engine:
         work_s = estimate.point_s * self.asked
-        point, work = human(estimate.point_s, "s"), human(work_s, "s")
-        figures = f"{self.asked:,} designs at {point} each, about {work} of work"
+        each, work = human(work_s / max(self.designs, 1), "s"), human(work_s, "s")
+        figures = f"{counted(self.designs, 'design')} at {each} each, about {work} of work"
         self.chosen = self._worth(estimate)
         count = self._workers
         names = ("1 process", f"{count} processes", f"Ray with {count} workers")
@@ -102,6 +108,13 @@ class _Choice:
         if self.chosen == _RAY:
             return load_engine("ray", actors=count)
         return load_engine("process", workers=count if self.chosen == _SEVERAL else 1)
+
+
+def _allowed(space: DesignSpace, batches: Sequence[Batch], total: int) -> int:
+    """Return the number of points that meet the constraints."""
+    if total > _COUNTED:
+        return round(total * space.share)
+    return sum(count_allowed(space, batch) for batch in batches)
 
 
 ENGINE = Auto

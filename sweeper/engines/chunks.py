@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from simulators.core.contract import Hints, Simulator, load_simulator
+from simulators.core.contract import EstimatesCost, Simulator, load_simulator
 from sweeper.engines.task import PART, evaluate
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.points import Batch, Index, Span, cut, width
@@ -115,13 +115,14 @@ class Chunks:
 
     def _ends(self, batch: Batch) -> tuple[int, int]:
         """Return the positions in a piece between which the next chunk lies."""
-        size, whole = self.size(), width(batch)
+        together = self._kept_together(self.size())
+        size, whole = max(self.size(), together), width(batch)
         most = min(size + size // 2, LARGEST, int(LAST_S / max(self.point_s, 1e-12)))
         if whole <= max(size, most):  # else the rest would be tiny
             return 0, whole
         if not isinstance(batch, Span):
             return 0, size
-        together, lo = self._kept_together(size), batch.lo
+        lo = batch.lo
 
         def aligned(position: int) -> int:
             return (lo + position + together // 2) // together * together - lo
@@ -131,7 +132,7 @@ class Chunks:
         return first, min(last if last > first else first + size, whole)
 
     def _kept_together(self, size: int) -> int:
-        return self.together if 2 * size >= self.together else 1
+        return self.together if 4 * size >= self.together else 1
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def hinted(space: DesignSpace, asked: int | None = None) -> Estimate | None:
     Neighbours may share expensive preparation, so a whole space is represented by stretches.
     """
     simulator = load_simulator(space.simulator)
-    if not isinstance(simulator, Hints):
+    if not isinstance(simulator, EstimatesCost):
         return None
     wanted = max(1, min(asked or len(space), len(space)))
     if 4 * wanted > len(space):

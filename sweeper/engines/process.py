@@ -220,6 +220,7 @@ class _Orders:
     """The orders that a child executes for its parent."""
 
     task: Task
+    work: Any
 
     def load(self, task: Task, folder: str, environment: dict[str, str]) -> str:
         """Load a task."""
@@ -235,6 +236,19 @@ class _Orders:
     def answer(self, batch: Batch) -> list[Part]:
         """Evaluate a batch."""
         return list(self.task.answer_in_parts(batch))
+
+    def keep(self, work: Any, folder: str, environment: dict[str, str]) -> str:
+        """Keep an object whose methods are called later."""
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        self.work = work
+        keep_freed_memory()
+        return "ready"
+
+    def call(self, method: str, *columns: Any) -> Any:
+        """Return what a method of the object that is kept answers."""
+        return getattr(self.work, method)(*columns)
 
     def probe(self, asked: int, patience_s: float, most_s: float) -> Estimate:
         """Evaluate a few points without keeping their rows, and return the time of a point."""

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from simulators.core.columns import STATUSES
 from simulators.core.contract import Shares, Simulator, WarmsUp, load_simulator
 from simulators.core.errors import UserError
+from simulators.core.folder import single_scan
 from sweeper.query.pareto import local_front
 from sweeper.space.design_space import DesignSpace, Objectives
 from sweeper.space.points import Batch, Mask, split, width
@@ -179,7 +180,8 @@ class Task:
             with computed(what):
                 met = rows.select(parsed(self.where, what).fill_null(value=False)).to_series()
             is_good = is_good & met.to_numpy()
-        return {name: _decoded(columns[name])[is_good] for name in self.objectives}
+        found = {name: _decoded(columns[name]) for name in self.objectives}
+        return found if is_good.all() else {n: values[is_good] for n, values in found.items()}
 
 
 def _codes(column: pa.DictionaryArray) -> tuple[NDArray[np.int8], list[str]]:
@@ -196,8 +198,8 @@ def _counted(codes: NDArray[np.int8], words: Sequence[str]) -> dict[str, int]:
     {'ok': 2, 'infeasible': 1}
     """
     found: Counter[str] = Counter()
-    for word, count in zip(words, np.bincount(codes, minlength=len(words)), strict=True):
-        found[word] += int(count)
+    for code, word in enumerate(words):  # `bincount` would copy the codes as 64-bit numbers
+        found[word] += int(np.count_nonzero(codes == code))
     return {word: count for word, count in found.items() if word and count}
 
 
@@ -212,7 +214,8 @@ def evaluate(simulator: Simulator, batch: pa.RecordBatch) -> pa.RecordBatch:
     if batch.num_rows == 0:
         return _without_metrics(simulator, 0, "error", "")
     try:
-        return validated(simulator, batch.num_rows, simulator.evaluate(batch))
+        with single_scan():
+            return validated(simulator, batch.num_rows, simulator.evaluate(batch))
     except (UserError, KeyboardInterrupt):
         raise
     except Exception as error:  # noqa: BLE001 - one bad point costs one row, never the sweep

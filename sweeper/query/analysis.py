@@ -18,7 +18,8 @@ import polars as pl
 
 from simulators.core.contract import Direction
 from simulators.core.errors import UserError
-from sweeper.query.pareto import alike, minimised, pareto_front, qualifying
+from simulators.core.jit import Floats
+from sweeper.query.pareto import alike, batches, minimised, pareto_front, qualifying
 from sweeper.space.design_space import Objectives
 from sweeper.space.sql import check_columns
 
@@ -52,18 +53,55 @@ def sensitivity(
     >>> sensitivity(rows, "y", ["b", "a"]).indices.rows()
     [('a', 0.9, 2, 7.0), ('b', 0.1, 2, 1.6666666666666667)]
     """
-    names = results.collect_schema().names()
-    check_columns([metric], names, "metric")
-    check_columns(axes, names, "axis")
-    y = pl.col(metric).cast(pl.Float64)
-    good = qualifying(results, where=where).filter(y.is_finite()).with_columns(y)
-    rows, mean, variance = good.select(pl.len(), y.mean(), v=y.var(ddof=0)).collect().row(0)
-    if rows < 2:
+    [found] = sensitivities(results, [metric], axes, where=where)
+    if found is None:
         raise UserError(f"sensitivity of '{metric}' needs at least two feasible designs")
+    return found
+
+
+def sensitivities(
+    results: pl.LazyFrame,
+    metrics: Sequence[str],
+    axes: Sequence[str],
+    *,
+    where: str | None = None,
+) -> list[Sensitivity | None]:
+    """Return the sensitivity of each metric; None with fewer than two feasible designs.
+
+    The rows are read once.
+    """
+    names = results.collect_schema().names()
+    check_columns(metrics, names, "metric")
+    check_columns(axes, names, "axis")
+    moments, means = _main_effects(results, metrics, axes, where)
+    found: list[Sensitivity | None] = []
+    for place, (metric, known) in enumerate(zip(metrics, moments, strict=True)):
+        y = pl.col(metric).cast(pl.Float64)
+        good = qualifying(results, where=where).filter(y.is_finite()).with_columns(y)
+        found.append(_sensitivity(good, metric, place, known, means) if known.rows > 1 else None)
+    return found
+
+
+def _sensitivity(
+    good: pl.LazyFrame,
+    metric: str,
+    place: int,
+    known: _Moments,
+    means: Mapping[str, pl.DataFrame],
+) -> Sensitivity:
+    """Return the sensitivity of the metric at a place of the tables by value of an axis."""
+    variance = known.squares / known.rows
     indices, effects = [], []
-    for axis in (name for name in axes if name != metric):
-        by_value, is_balanced = _main_effect(good, metric, axis)
-        share = _explained(by_value, mean, variance, rows, is_balanced=is_balanced)
+    for axis in (name for name in means if name != metric):
+        by_value = (
+            means[axis]
+            .filter(pl.col(f"rows{place}") > 0)
+            .select(axis, mean=pl.col(f"sum{place}") / pl.col(f"rows{place}"), rows=f"rows{place}")
+        )
+        is_balanced = by_value["rows"].n_unique() == 1
+        if len(by_value) > _BINS and by_value[axis].dtype.is_numeric():
+            by_value, is_balanced = _binned_effect(good, metric, axis), False
+        share = _explained(by_value, known.mean, variance, known.rows, is_balanced=is_balanced)
         low, high = by_value.select(pl.col("mean").min(), high=pl.col("mean").max()).row(0)
         indices.append((axis, share, len(by_value), high / low if low > 0 else None))
         effects.append(
@@ -75,9 +113,8 @@ def sensitivity(
     ranked = pl.DataFrame(indices, schema=kinds, orient="row").sort(
         "first_order", descending=True, maintain_order=True
     )
-    return Sensitivity(
-        metric, rows, ranked, pl.concat(effects), max(0.0, 1.0 - float(ranked["first_order"].sum()))
-    )
+    interaction = max(0.0, 1.0 - float(ranked["first_order"].sum()))
+    return Sensitivity(metric, known.rows, ranked, pl.concat(effects), interaction)
 
 
 def idle_axes(results: pl.LazyFrame, metrics: Sequence[str], axes: Sequence[str]) -> list[str]:
@@ -103,20 +140,63 @@ def idle_axes(results: pl.LazyFrame, metrics: Sequence[str], axes: Sequence[str]
     return found
 
 
-def _main_effect(good: pl.LazyFrame, metric: str, axis: str) -> tuple[pl.DataFrame, bool]:
-    """Return mean and rows by value of an axis, and whether all values have equally many rows.
+@dataclass
+class _Moments:
+    """Rows, mean and sum of squared deviations of a metric, added up over pieces of the results.
 
-    A sampled axis is binned at quantiles.
+    Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+    variances" (1979).
     """
-    means = good.group_by(axis).agg(mean=pl.col(metric).mean(), rows=pl.len())
-    found = means.sort(axis).collect(engine="streaming")
-    if len(found) <= _BINS or not found[axis].dtype.is_numeric():
-        return found, found["rows"].n_unique() == 1
+
+    rows: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    def add(self, values: Floats) -> None:
+        """Add a piece."""
+        if not len(values):
+            return
+        own, together = float(values.mean()), self.rows + len(values)
+        step = own - self.mean
+        self.squares += float(((values - own) ** 2).sum())
+        self.squares += step**2 * self.rows * len(values) / together
+        self.mean += step * len(values) / together
+        self.rows = together
+
+
+def _main_effects(
+    results: pl.LazyFrame, metrics: Sequence[str], axes: Sequence[str], where: str | None
+) -> tuple[list[_Moments], dict[str, pl.DataFrame]]:
+    """Return the moments of metrics, and their sums and rows by value of each axis.
+
+    The rows are read once, in pieces. The column `sum0` of an axis is the sum of the first metric.
+    """
+    finite = [pl.col(name).cast(pl.Float64) for name in metrics]
+    finite = [pl.when(y.is_finite()).then(y).alias(f"__{i}") for i, y in enumerate(finite)]
+    moments = [_Moments() for _ in metrics]
+    sums: dict[str, list[pl.DataFrame]] = {axis: [] for axis in axes}
+    each = range(len(metrics))
+    added = [
+        *(pl.col(f"__{i}").sum().alias(f"sum{i}") for i in each),
+        *(pl.col(f"__{i}").count().alias(f"rows{i}") for i in each),
+    ]
+    for table in batches(qualifying(results, where=where).select(*axes, *finite)):
+        for axis, found in sums.items():
+            found.append(table.group_by(axis).agg(added))
+        for i, known in enumerate(moments):
+            known.add(table[f"__{i}"].drop_nulls().to_numpy())
+    totals = [pl.col(f"{name}{i}").sum() for name in ("sum", "rows") for i in each]
+    whole = {axis: pl.concat(found).group_by(axis).agg(totals) for axis, found in sums.items()}
+    return moments, {axis: table.sort(axis) for axis, table in whole.items()}
+
+
+def _binned_effect(good: pl.LazyFrame, metric: str, axis: str) -> pl.DataFrame:
+    """Return mean and rows of an axis with many values, binned at quantiles."""
     bins = good.select(axis, metric, __bin=pl.col(axis).qcut(_BINS, allow_duplicates=True))
     means = bins.group_by("__bin").agg(
         pl.col(axis).median(), mean=pl.col(metric).mean(), rows=pl.len()
     )
-    return means.sort(axis).drop("__bin").collect(), False
+    return means.sort(axis).drop("__bin").collect()
 
 
 def _explained(

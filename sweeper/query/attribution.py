@@ -7,7 +7,8 @@ if each share had the same relative error, independent of the others: squares of
 Where both sides are measured, an error that both predictions have in common is no difference:
 shares are scaled by the geometric mean of measured over predicted. Then they move to meet the
 measured difference, each by the square of its half-width (least squares), and together by at most
-the interval of the whole difference. The rest is unexplained.
+the interval of the whole difference. The rest is unexplained. Groups are ranked by their shares
+with the part of the rest that most likely is theirs, where the simulator knows it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Mixing:
     groups: Sequence[str]
     run: Callable[[Collection[str]], Values]
     half_widths: Mapping[str, float] = field(default_factory=dict)
+    remainder: Mapping[str, float] = field(default_factory=dict)
     confirmed_by: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -42,6 +44,7 @@ class Attribution:
     shares: Mapping[str, float]  # of the difference, by group; with a measurement also unexplained
     half_widths: Mapping[str, float]  # of the 90 % intervals of shares; none if unknown
     whole: float  # half-width of the interval of the predicted difference; 0 if unknown
+    remainder: Mapping[str, float] = field(default_factory=dict)  # of unexplained, by group
 
     @property
     def difference(self) -> float:
@@ -49,9 +52,20 @@ class Attribution:
         return math.fsum(self.shares.values())
 
     @property
+    def likely(self) -> Mapping[str, float]:
+        """Shares, with what is unexplained divided among the groups where it most likely lies."""
+        left, of = self.shares.get(UNEXPLAINED, 0.0), self.remainder
+        if not left or not of:
+            return self.shares
+        names = dict.fromkeys((*self.shares, *of))
+        found = {n: self.shares.get(n, 0.0) + left * of.get(n, 0.0) for n in names}
+        return found | {UNEXPLAINED: left * (1.0 - math.fsum(of.values()))}
+
+    @property
     def ranked(self) -> list[str]:
-        """Groups, the largest share first."""
-        return sorted(self.shares, key=lambda group: -abs(self.shares[group]))
+        """Groups, the largest likely share first."""
+        likely = self.likely
+        return sorted(likely, key=lambda group: -abs(likely[group]))
 
 
 def attributed(
@@ -106,4 +120,5 @@ def attributed(
             shares=shares,
             half_widths=widths if width else {},
             whole=whole,
+            remainder=mixing.remainder,
         )

@@ -24,10 +24,12 @@ STATUS = "status"
 FEASIBLE = pl.col(STATUS).cast(pl.String) == "ok"
 """Whether a row is a feasible design with metrics."""
 _AT_ONCE, _WHOLE_ROWS = 500_000, 100_000
-"""Rows whose objectives, and rows of which all columns, are held in memory at a time.
+"""Rows of some columns, and rows of all columns, that are held in memory at a time.
 
 The front of a larger table is the front of its parts' fronts.
 """
+_FEW_PIECES = 64
+"""Pieces of `_WHOLE_ROWS` that are read alone; for more of them, reading all rows takes less."""
 
 
 def pareto_front(
@@ -83,14 +85,27 @@ def qualifying(results: pl.LazyFrame, *, where: str | None = None) -> pl.LazyFra
 def rows_at(results: pl.LazyFrame, numbers: pl.Series) -> pl.DataFrame:
     """Return the rows with these numbers in ascending order; the column `__row` has the numbers.
 
-    Pieces of the results without such rows are not read.
+    A few pieces of the results that hold all these rows are read alone.
     """
     wanted = np.unique(numbers.to_numpy().astype(np.int64))
-    found = [results.with_row_index("__row").head(0).collect()]
-    for some in np.split(wanted, np.flatnonzero(np.diff(wanted // _WHOLE_ROWS)) + 1):
-        if len(some):
-            found.append(_slice(results, int(some[0]), int(some[-1] - some[0]) + 1).collect())
-            found[-1] = found[-1][some - some[0]]
+    found = [numbered(results).head(0).collect()]
+    pieces = np.split(wanted, np.flatnonzero(np.diff(wanted // _WHOLE_ROWS)) + 1)
+    if len(pieces) <= _FEW_PIECES:
+        for some in filter(len, pieces):
+            first, last = int(some[0]), int(some[-1])
+            piece = results.slice(first, last - first + 1).with_row_index("__row", offset=first)
+            found.append(piece.collect()[some - first])
+        return pl.concat(found)
+    return picked(numbered(results), wanted, _WHOLE_ROWS)
+
+
+def picked(query: pl.LazyFrame, places: Ints, at_once: int | None = None) -> pl.DataFrame:
+    """Return the rows at some ascending places of a query, all of which is read."""
+    found, seen = [], 0
+    for table in batches(query, at_once):
+        first, last = np.searchsorted(places, (seen, seen + len(table)))
+        found.append(table[places[first:last] - seen])
+        seen += len(table)
     return pl.concat(found)
 
 
@@ -114,7 +129,7 @@ def unstated(
     names = list(objectives)
     found = qualifying(results, where=where).select(pl.len().alias("rows"), pl.col(names).count())
     with computed(f"where '{where}'"):
-        counts = found.collect().row(0, named=True)
+        counts = found.collect(engine="streaming").row(0, named=True)
     return [name for name in names if counts["rows"] and not counts[name]]
 
 
@@ -124,7 +139,15 @@ def _fronts(table: pl.DataFrame, objectives: Objectives, per: Sequence[str]) -> 
         kept, ties = group_fronts(values, group_numbers(table, per))
     else:
         kept, ties = distinct_front(values)
-    return table[kept].with_columns(equivalents=pl.Series(ties, dtype=pl.UInt32))
+    front = table.filter(_mask(len(table), kept))
+    return front.with_columns(equivalents=pl.Series(ties, dtype=pl.UInt32))
+
+
+def _mask(rows: int, kept: Ints) -> pl.Series:
+    """Return a mask of the kept rows: taking them by number would first join a table's pieces."""
+    mask = np.zeros(rows, bool)
+    mask[kept] = True
+    return pl.Series(mask)
 
 
 def group_numbers(table: pl.DataFrame, per: Sequence[str]) -> Ints:
@@ -178,20 +201,39 @@ def _pieces(
     results: pl.LazyFrame, columns: Sequence[str], where: str | None
 ) -> Iterator[pl.DataFrame]:
     """Yield the qualifying rows in pieces, with row numbers in `__row`."""
-    for some in slices(results):
-        with computed(f"where '{where}'"):
-            table = qualifying(some, where=where).select("__row", *columns).collect()
+    query = qualifying(numbered(results), where=where).select("__row", *columns)
+    with computed(f"where '{where}'"):
+        yield from batches(query)
+
+
+def batches(query: pl.LazyFrame, at_once: int | None = None) -> Iterator[pl.DataFrame]:
+    """Yield the rows of a query in order, in pieces of so many rows; at least one piece.
+
+    Every file is opened once, where slices of the query would open all files before them again.
+    """
+    table = None
+    for table in query.collect_batches(chunk_size=at_once or _AT_ONCE):
         yield table
+    if table is None:
+        yield query.head(0).collect()
 
 
-def slices(results: pl.LazyFrame) -> Iterator[pl.LazyFrame]:
-    """Yield all rows in pieces, with row numbers in `__row`; at least one piece."""
-    for start in range(0, _count(results) or 1, _AT_ONCE):
-        yield _slice(results, start, _AT_ONCE)
+def sampled(query: pl.LazyFrame, every: int) -> Iterator[pl.DataFrame]:
+    """Yield one row, at random, of each `every` consecutive rows of a query, in pieces.
+
+    Rows at equal distances could all have one value of the fastest axis of a grid.
+    """
+    random, seen = np.random.default_rng(0), 0
+    for table in batches(query):
+        starts = np.arange(-seen % every, len(table), every)
+        drawn = starts + random.integers(every, size=len(starts))
+        yield table.filter(_mask(len(table), np.minimum(drawn, len(table) - 1)))
+        seen += len(table)
 
 
-def _slice(results: pl.LazyFrame, start: int, count: int) -> pl.LazyFrame:
-    return results.slice(start, count).with_row_index("__row", offset=start)
+def numbered(results: pl.LazyFrame) -> pl.LazyFrame:
+    """Return the rows with their numbers in the column `__row`."""
+    return results.with_row_index("__row")
 
 
 def _count(results: pl.LazyFrame) -> int:
@@ -202,7 +244,7 @@ def minimised(columns: pl.DataFrame | Mapping[str, NDArray[Any]], objectives: Ob
     """Return the objectives as a matrix to be minimised; missing values are NaN."""
     check_directions(objectives)
     rows = len(columns) if isinstance(columns, pl.DataFrame) else len(next(iter(columns.values())))
-    matrix = np.empty((rows, len(objectives)))
+    matrix = np.empty((rows, len(objectives)), order="F")  # columns are written and compared
     for j, (name, direction) in enumerate(objectives.items()):
         column = columns[name]
         if isinstance(column, pl.Series):

@@ -17,7 +17,7 @@ from typing import Any
 
 from simulators.core.checks import COVERAGE, ERROR, Check
 from simulators.core.columns import LEVELS, SHARES
-from simulators.core.contract import NamesWeakest, Simulator, load_simulator
+from simulators.core.contract import NamesWeakest, Simulator, StatesBasis, load_simulator
 from simulators.core.fields import columns_of
 from simulators.core.folder import FOLDERS, PACKAGE
 from sweeper.report.answers import point_of
@@ -191,6 +191,13 @@ def shares_in_words(shares: Mapping[str, float]) -> str:
     return ", ".join(
         f"{100 * share:.0f} % {spoken(level)}" for level, share in shares.items() if share >= LEAST
     )
+
+
+def basis_in_words(simulator: Simulator, row: Mapping[str, Any]) -> str:
+    """Return the age of the constants and the basis of intervals as text; may be empty."""
+    if not isinstance(simulator, StatesBasis):
+        return ""
+    return simulator.rests_on(point_of(simulator, row))
 
 
 def weakest_in_words(simulator: Simulator, row: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ row.
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import os
@@ -14,6 +15,7 @@ import re
 import shutil
 import sys
 import textwrap
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,13 +78,23 @@ def _styled(text: str, code: str) -> str:
 
 
 def read_text(file: Path) -> str:
-    """Return the text of a file."""
+    """Return the text of a file; one whose name ends in `.gz` is decompressed.
+
+    Raises:
+        UserError: the file cannot be read, is not text, or is too long.
+    """
     try:
         if (size := file.stat().st_size) > _LONGEST:
             raise UserError(f"{file} has {size:,} bytes; the limit is {_LONGEST:,}")
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
+        if file.suffix != ".gz":
+            return file.read_text(encoding="utf-8")
+        with gzip.open(file, "rt", encoding="utf-8") as text:
+            found = text.read(_LONGEST + 1)
+        if len(found) > _LONGEST:
+            raise UserError(f"{file} has more than {_LONGEST:,} characters, the limit")
+        return found
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise UserError(f"{file} cannot be read: {reason}") from error
 
 

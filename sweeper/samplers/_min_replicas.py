@@ -3,13 +3,14 @@
 A design is a combination of all axes but the replica axis; each combination of the given axes
 (model, load, gpu) has an answer. The constraints leave each design an interval of sizes.
 
-Designs with default options (the first value of each option axis) come first. The most promising of
-them, by a cheap model (`prefilter`), are tried at a predicted size, then bisected together; all
-others are tried once, at their largest size below the answer. Then single options are changed in
-designs that miss by little, at sizes below the answer, and options that helped are combined. An
-answer is proved when every design has failed at its largest size below the answer. Bursts and
-routers can break monotonicity slightly, so near misses are also tried with one and two replicas
-less, and the answer with one more.
+Designs with default options (the first value of each option axis) come first, those with the
+fewest devices in a replica before larger ones, which are considered only if they can be smaller
+than the answer. The most promising designs by a cheap model (`prefilter`) are tried at a predicted
+size, then bisected together; all others are tried once, at their largest size below the answer.
+Then single options are changed in designs that miss by little, at sizes below the answer, and
+options that helped are combined. An answer is proved when every design has failed at its largest
+size below the answer. Bursts and routers can break monotonicity slightly, so near misses are also
+tried with one and two replicas less, and the answer with one more.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import copy
 import math
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -26,6 +27,7 @@ import polars as pl
 import pyarrow as pa
 
 from simulators.core.jit import Floats, Ints
+from sweeper.query import screening
 from sweeper.samplers import Results, Round
 from sweeper.samplers._axis_searches import at_first_value
 from sweeper.samplers._search_driver import answers_at
@@ -39,13 +41,16 @@ _NEAR_MISS = 1.1  # a design that misses by less than this factor is tried with 
 _FEWER = 2  # ... by at most this number
 _PROMISING = 1.5  # designs that missed by less than this factor are tried before untried ones
 _HOPELESS = 1.25  # predicted factor from which only the best design of an answer is tried
-_TUNABLE = 1.5  # options are changed in designs that miss by less than this factor
+_TUNABLE = 2.0  # options are changed in designs that miss by less than this factor ...
+_TUNABLE_NEAREST = 2.5  # ... and while none meets, in the nearest design below this factor
 _HARMFUL = 1.05  # options that raise the miss by more than this factor are not combined
 _AMPLE = 0.5  # a design that needs less than this share of its deadlines needs no comparison
 _EQUAL_SIZE = 48  # largest number of designs of the answer's size that are compared
 _GROWTH = 1.2  # factor of the devices where promising designs miss and none meets
 _NO_PROBES = np.empty((0, 2), np.int64)
+_NO_NUMBERS = np.empty(0, np.int64)
 _FOREKNOWN = 1.3  # typical ratio of a simulated miss to the predicted lower bound
+_NEVER = 1e9  # predicted factor of designs that cannot be built
 _FORECAST_S = 1.0  # least time between two forecasts of the points to come
 _FORECAST_ROUNDS = 200  # most rounds of a forecast
 
@@ -65,6 +70,18 @@ class Requirement(Protocol):
 
 
 @dataclass(frozen=True)
+class Screened:
+    """Default designs smaller than an answer that the prefilter excluded from simulation.
+
+    `probability` is an upper bound (the sum over designs) of the probability that one of them would
+    meet the requirement; None if too few simulated designs tell the error of the prefilter.
+    """
+
+    designs: int
+    probability: float | None
+
+
+@dataclass(frozen=True)
 class MinReplicasSearch:
     """Searches the fewest replicas over all designs of an answer together.
 
@@ -75,6 +92,7 @@ class MinReplicasSearch:
         requirement: condition on a design.
         options: axes whose first value is the default and whose other values matter little.
         contrast: axis; designs where it is 0 and designs where it is not have separate answers.
+        screened: of each answer; written at the end of the search.
     """
 
     axis: str
@@ -83,17 +101,25 @@ class MinReplicasSearch:
     requirement: Requirement
     options: tuple[str, ...] = ()
     contrast: str = ""
+    screened: list[Screened] = field(default_factory=list, compare=False, repr=False)
 
     def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:
         """Yield rounds of points to evaluate until the smallest of each answer is proved."""
         state, later, forecast_s = self._initial_state(space), 0, -math.inf
-        while len(probes := state.next_probes()):
+        while len(probes := self._next_probes(space, state)):
             index = state.number(*probes.T)
             later = max(later - len(probes), 0)
             if time.monotonic() - forecast_s > _FORECAST_S:
                 later, forecast_s = state.forecast() - len(probes), time.monotonic()
             yield Round(list(in_blocks(index)), max(later, 0))
             state.learn(probes, self._misses(space, results(), index))
+        self.screened[:] = [state.screened(answer) for answer in range(len(state.best))]
+
+    def _next_probes(self, space: DesignSpace, state: SearchState) -> Index:
+        """Return the next probes; answers that have none consider larger designs first."""
+        while len(designs := state.to_screen()):
+            self._prefilter(space, state, designs)
+        return state.next_probes()
 
     def size(self, space: DesignSpace) -> int:
         """Return the rough number of points that are picked: most designs fail once."""
@@ -108,43 +134,52 @@ class MinReplicasSearch:
         first, low, end = (a[end > low] for a in (first, low, end))
         devices = space.derive(first)[self.devices].to_numpy(zero_copy_only=False)
         kind = [(pl.col(self.contrast) > 0).alias("kind")] if self.contrast else []
-        answer = _numbered(space.points(first).select(*dict.fromkeys(self.given), *kind))
+        named = dict.fromkeys([*self.given, *([self.contrast] if self.contrast else [])])
+        answer = _numbered(space.points(first, named).select(*dict.fromkeys(self.given), *kind))
         rest = [n for n in space.varied if n not in (self.axis, *self.options)]
-        state = SearchState(
+        return SearchState(
             first,
             step,
             devices.astype(np.float64) / sizes[0],
             sizes,
             (low, end),
             answer,
-            _numbered(space.points(first).select([*dict.fromkeys([*self.given, *rest])])),
+            _numbered(space.points(first, dict.fromkeys([*self.given, *rest]))),
             self._options(space, first),
         )
-        self._prefilter(space, state)
-        return state
 
     def _options(self, space: DesignSpace, first: Index) -> Ints:
         """Return the place of the value of each option, one row a design; 0 is the default."""
-        points, found = space.points(first), np.zeros((len(first), len(self.options)), np.int64)
+        points, found = (
+            space.points(first, self.options),
+            np.zeros((len(first), len(self.options)), np.int64),
+        )
         for column, name in enumerate(self.options):
             places = {value: i for i, value in enumerate(dict.fromkeys(space.axes[name]))}
             found[:, column] = [places[value] for value in points[name].to_list()]
         return found
 
-    def _prefilter(self, space: DesignSpace, state: SearchState) -> None:
-        """Predict default designs at their largest size, then half of that, and so on."""
-        designs = np.flatnonzero(state.is_default)
-        place = state.end[designs] - 1
+    def _prefilter(self, space: DesignSpace, state: SearchState, screened: Index) -> None:
+        """Predict default designs at their largest size, then half of that, and so on.
+
+        All sizes are evaluated in one batch, since sizes of a design share most of the work.
+        """
+        state.begin_screening(screened)
+        designs, place, steps = screened, state.end[screened] - 1, []
         while len(designs):
-            index = state.number(designs, place)
-            order = np.argsort(index)
-            factors = np.empty(len(index))
-            factors[order] = self.requirement.prefilter(space.batch(index[order]))
-            state.predict(designs, place, factors)
-            further = (factors <= _HOPELESS) & (place > state.low[designs])
+            steps.append((designs, place, state.number(designs, place)))
+            further = place > state.low[designs]
             designs, place = designs[further], (place[further] + 1) // 2 - 1
             place = np.maximum(place, state.low[designs])
-        state.keep_nearest()
+        index = np.unique(np.concatenate([numbers for _, _, numbers in steps] or [_NO_NUMBERS]))
+        factors = self.requirement.prefilter(space.batch(index)) if len(index) else np.empty(0)
+        is_open = np.ones(len(state.first), bool)
+        for designs, place, numbers in steps:
+            mine = is_open[designs]
+            found = factors[np.searchsorted(index, numbers[mine])]
+            state.predict(designs[mine], place[mine], found)
+            is_open[designs[mine]] = found <= _HOPELESS
+        state.end_screening(screened)
 
     def _misses(self, space: DesignSpace, results: pl.LazyFrame, index: Index) -> Floats:
         """Return the factor by which each point misses; infinity if it is infeasible."""
@@ -214,21 +249,16 @@ class SearchState:
     ) -> None:
         self.first, self.step, self.unit, self.sizes = first, step, unit, sizes
         self.low, self.end, self.answer = *interval, answer
-        self.start = self.low.copy()  # the smallest size that is neither hopeless nor failed
-        keys = np.column_stack((group, options)).tolist()
-        known = {tuple(key): design for design, key in enumerate(keys)}
-        none = (0,) * options.shape[1]
-        self.base = np.array([known.get((key[0], *none), i) for i, key in enumerate(keys)], int)
+        self.options, self.changed = options, (options > 0).sum(axis=1)
+        self._radix = np.cumprod([1, *(options.max(axis=0, initial=0) + 1)])
+        self._keys = group * self._radix[-1] + options @ self._radix[:-1]
+        self._order = np.argsort(self._keys, kind="stable")
+        default = self._designs_at(group * self._radix[-1])
+        self.base = np.where(default >= 0, default, np.arange(len(first)))
         self.is_default = self.base == np.arange(len(first))
-        self.changed = np.where(self.is_default, 0, (options > 0).sum(axis=1))
-        self.singles: list[list[int]] = [[] for _ in keys]  # of designs with several changes ...
-        for design in np.flatnonzero(self.changed > 1).tolist():  # ... those with one of them
-            g, *row = keys[design]
-            for column in np.flatnonzero(row).tolist():
-                one = (value if i == column else 0 for i, value in enumerate(row))
-                self.singles[design].append(known.get((g, *one), -1))
-        self.miss: list[dict[int, float]] = [{} for _ in range(len(first))]  # by place of the size
-        self.predicted: list[dict[int, float]] = [{} for _ in range(len(first))]  # likewise
+        self.changed[self.is_default] = 0
+        self.miss: dict[int, dict[int, float]] = {}  # of a design by place of the size
+        self.predicted: dict[int, dict[int, float]] = {}  # likewise
         self.least_miss = np.full(len(first), np.inf)
         self.smallest = np.full(len(first), np.inf)  # devices of the smallest promising size
         answers = int(answer.max()) + 1 if len(answer) else 0
@@ -237,7 +267,15 @@ class SearchState:
         self._stride = np.ones(answers)  # devices below the best at which options are tried
         self._compared = np.zeros(answers, bool)
         self._leads = np.zeros(len(first), bool)  # designs that are bisected
-        self._hopeless = self.low.copy()  # the place of the first size that is not excluded
+        self._is_unscreened = self.is_default.copy()  # designs without a prediction yet
+        self._hopeless = self.end.copy()  # the place of the first size that is not excluded
+        self.start = self.end.copy()  # the smallest size that is neither hopeless nor failed
+
+    def _designs_at(self, keys: Ints) -> Index:
+        """Return the design of each key of a group and options; -1 if there is none."""
+        places = np.searchsorted(self._keys, keys, sorter=self._order)
+        found = self._order[np.minimum(places, len(self._keys) - 1)]
+        return np.where(self._keys[found] == keys, found, -1)
 
     def number(self, designs: Index, places: Index) -> Index:
         """Return the numbers of points."""
@@ -248,33 +286,64 @@ class SearchState:
         for design, place, factor in zip(
             designs.tolist(), places.tolist(), factors.tolist(), strict=True
         ):
-            self.predicted[design][place] = factor
+            self.predicted.setdefault(design, {})[place] = factor
         is_hopeless = factors > _HOPELESS
         self._hopeless[designs[is_hopeless]] = places[is_hopeless] + 1
         hopeful, at = designs[~is_hopeless], places[~is_hopeless]
         self.smallest[hopeful] = self.unit[hopeful] * self.sizes[at]
 
-    def keep_nearest(self) -> None:
-        """Keep the largest size of the best design of every answer without another size."""
-        self._hopeless = np.maximum(self._hopeless, self._hopeless[self.base])
-        least = np.array([min(p.values(), default=math.inf) for p in self.predicted])
+    def to_screen(self) -> Index:
+        """Return default designs to predict next, of answers without other probes.
+
+        Until a design meets the requirement, those with the fewest devices; then all that can be
+        smaller than the answer, or equal where that is compared.
+        """
+        found = [_NO_NUMBERS]
         for answer in range(len(self.best)):
+            new = np.flatnonzero((self.answer == answer) & self._is_unscreened)
+            if not len(new) or len(self._bisection(answer)):
+                continue
+            least, best = self.unit[new] * self.sizes[self.low[new]], self.best[answer]
+            if best == np.inf:
+                found.append(new[least == least.min()])
+            elif not len(self._near_misses(answer)):
+                found.append(new[least < best if self._is_ample(answer) else least <= best])
+        return np.concatenate(found)
+
+    def begin_screening(self, designs: Index) -> None:
+        """Allow all sizes of designs that are about to be predicted."""
+        self._is_unscreened[designs] = False
+        self._hopeless[designs] = self.low[designs]
+
+    def end_screening(self, designs: Index) -> None:
+        """Open designs and their other options at sizes that are not hopeless.
+
+        If no design of an answer has such a size, the largest one of the best design is kept.
+        """
+        for answer in np.unique(self.answer[designs]).tolist():
             mine = np.flatnonzero((self.answer == answer) & self.is_default)
-            if (self._hopeless[mine] >= self.end[mine]).all():
-                nearest = mine[np.argmin(least[mine])]
+            is_closed = (self._hopeless[mine] >= self.end[mine]).all()
+            if is_closed and not self._rounds[answer] and not self._is_unscreened[mine].any():
+                least = [min(self.predicted[d].values(), default=math.inf) for d in mine.tolist()]
+                nearest, best = mine[np.argmin(least)], min(least)
                 self._hopeless[nearest] = self.end[nearest] - 1
-                if np.isfinite(least[nearest]):
+                designs = np.union1d(designs, [nearest])
+                if np.isfinite(best):
                     self.smallest[nearest] = self.unit[nearest] * self.sizes[self.end[nearest] - 1]
-            hopeful = mine[self._hopeless[mine] < self.end[mine]]
+        is_new = np.isin(self.base, designs)
+        self._hopeless[is_new] = np.maximum(self.low, self._hopeless[self.base])[is_new]
+        self.start[is_new] = self._hopeless[is_new]
+        for answer in np.unique(self.answer[designs]).tolist():
+            mine = designs[self.answer[designs] == answer]
+            hopeful = mine[self._hopeless[mine] < self._ends(mine)]
             self._leads[hopeful[self._promising(hopeful)[:_LEADERS]]] = True
-        self.start = self._hopeless.copy()
 
     def learn(self, probes: Index, factors: Floats) -> None:
         """Record the factors by which probes missed; an infeasible probe rules out its design."""
         before = self.best.copy()
         asked = np.unique(self.answer[probes[:, 0]])
         for (design, place), factor in zip(probes.tolist(), factors.tolist(), strict=True):
-            self.miss[design][place] = factor
+            self.miss.setdefault(design, {})[place] = factor
             self.least_miss[design] = min(self.least_miss[design], factor)
             answer = self.answer[design]
             if factor <= 1.0:
@@ -303,18 +372,13 @@ class SearchState:
 
     def forecast(self) -> int:
         """Return the number of points to come, if designs miss as predicted."""
-        ratios = [
-            factor / expected
-            for design in np.flatnonzero(self.is_default).tolist()
-            for place, factor in self.miss[design].items()
-            if factor < math.inf and 0.0 < (expected := self._expected(design, place)) < math.inf
-        ]
+        ratios = self._ratios()
         scale = float(np.median(ratios)) if ratios else _FOREKNOWN
         state, points = copy.copy(self), 0
         for name in ("start", "best", "least_miss", "_rounds", "_stride", "_compared", "_leads"):
             setattr(state, name, getattr(self, name).copy())
         state._hopeless = self._hopeless.copy()
-        state.miss = [dict(known) for known in self.miss]
+        state.miss = {design: dict(known) for design, known in self.miss.items()}
         for _ in range(_FORECAST_ROUNDS):
             if not len(probes := state.next_probes()):
                 break
@@ -328,9 +392,40 @@ class SearchState:
             state.learn(probes, factors)
         return points
 
+    def _ratios(self) -> list[float]:
+        """Return simulated over predicted misses of default designs."""
+        return [
+            factor / expected
+            for design, known in self.miss.items()
+            if self.is_default[design]
+            for place, factor in known.items()
+            if factor < math.inf and 0.0 < (expected := self._expected(design, place)) < math.inf
+        ]
+
+    def screened(self, answer: int) -> Screened:
+        """Return the default designs that the prefilter excluded at all sizes below the answer.
+
+        Errors of the prediction are those at simulated designs (`sweeper.query.screening`).
+        """
+        if self.best[answer] == np.inf:
+            return Screened(0, None)
+        mine = np.flatnonzero((self.answer == answer) & self.is_default)
+        end = self._ends(mine)
+        is_out = (end > self.low[mine]) & (self._hopeless[mine] >= end)
+        is_out &= self._is_untried(mine)
+        factors = [
+            self._expected(design, place)
+            for design, place in zip(mine[is_out].tolist(), (end[is_out] - 1).tolist(), strict=True)
+        ]
+        errors, known = np.log(self._ratios()), np.array([f for f in factors if f < _NEVER])
+        if len(errors) < screening.LEAST:
+            return Screened(len(known), None)
+        total = float(screening.tail_probabilities(errors, -np.log(known)).sum())
+        return Screened(len(known), min(1.0, total))
+
     def _expected(self, design: int, place: int) -> float:
         """Return the predicted factor at a size, interpolated between powers of two."""
-        known = self.predicted[design]
+        known = self.predicted.get(design)
         if not known:
             return 1.0
         places = np.array(sorted(known))
@@ -367,7 +462,7 @@ class SearchState:
 
     def _first_target(self, designs: Index, low: float, high: float) -> float:
         """Return the devices to try until a design meets the requirement."""
-        if not any(self.miss[design] for design in designs.tolist()):
+        if self._is_untried(designs).all():
             return max(low, float(self.smallest[designs].min()))
         least = self.least_miss[designs].min()
         return min(high, low * max(least, _GROWTH)) if least < _PROMISING else high
@@ -375,7 +470,7 @@ class SearchState:
     def _promising(self, designs: Index) -> Index:
         """Return an order of designs: near misses, untried designs by prediction, the rest."""
         miss = self.least_miss[designs]
-        untried = np.array([not self.miss[design] for design in designs.tolist()], bool)
+        untried = self._is_untried(designs)
         rank = np.where(untried, 1, np.where(miss < _PROMISING, 0, 2))
         order: Index = np.lexsort((np.where(untried, self.smallest[designs], miss), rank))
         return order
@@ -385,7 +480,7 @@ class SearchState:
         found = {
             (design, place - less)
             for design in np.flatnonzero(is_near).tolist()
-            for place, factor in self.miss[design].items()
+            for place, factor in self.miss.get(design, {}).items()
             if 1.0 < factor < _NEAR_MISS
             for less in range(1, _FEWER + 1)
             if self._is_open(design, place - less)
@@ -400,7 +495,10 @@ class SearchState:
         designs, end = designs[is_open], end[is_open]
         pairs = zip(designs.tolist(), (end - 1).tolist(), strict=True)
         miss = np.array([self._base_miss(*pair) for pair in pairs], np.float64)
-        is_tunable = miss < _TUNABLE
+        least = _TUNABLE
+        if len(miss) and self.best[answer] == np.inf:
+            least = max(least, min(_TUNABLE_NEAREST, math.nextafter(miss.min(), math.inf)))
+        is_tunable = miss < least
         is_tunable &= np.array([self._is_combined(d) for d in designs.tolist()], bool)
         designs, end, miss = designs[is_tunable], end[is_tunable], miss[is_tunable]
         place = end - 1
@@ -415,21 +513,28 @@ class SearchState:
 
     def _base_miss(self, design: int, place: int) -> float:
         """Return a lower bound of the default design's miss at a size; 1 where it is unknown."""
-        known = self.miss[self.base[design]]
+        known = self.miss.get(int(self.base[design]), {})
         return known[min(larger)] if (larger := [p for p in known if p >= place]) else 1.0
 
     def _is_combined(self, design: int) -> bool:
         """Return whether no changed option alone raises the miss; True for one changed option."""
-        base = self.miss[self.base[design]]
+        if self.changed[design] == 1:
+            return True
+        base, options = self.miss.get(int(self.base[design]), {}), self.options[design]
+        columns = np.flatnonzero(options)
+        group = self._keys[design] - options @ self._radix[:-1]
+        singles = self._designs_at(group + options[columns] * self._radix[columns])
         return all(
-            single >= 0
-            and any(
+            any(
                 factor < _HARMFUL * base[place]
-                for place, factor in self.miss[single].items()
+                for place, factor in self.miss.get(single, {}).items()
                 if place in base
             )
-            for single in self.singles[design]
+            for single in singles.tolist()
         )
+
+    def _is_untried(self, designs: Index) -> Mask:
+        return np.array([design not in self.miss for design in designs.tolist()], bool)
 
     def _equal_sizes(self, answer: int) -> Index:
         """Return, once, designs of the best size, and the best designs with one more replica.
@@ -445,9 +550,9 @@ class SearchState:
         met = {
             (d, p): self.miss[d][p]
             for d in np.flatnonzero(is_equal).tolist()
-            if self.miss[d].get(p := int(place[d]), math.inf) <= 1.0
+            if self.miss.get(d, {}).get(p := int(place[d]), math.inf) <= 1.0
         }
-        if min(met.values()) < _AMPLE:
+        if self._is_ample(answer):
             return _NO_PROBES
         bases = {self.base[d] for d, _ in sorted(met, key=met.__getitem__)[:1]}
         is_equal &= self.is_default | (np.isin(self.base, [*bases]) & (self.changed == 1))
@@ -457,6 +562,17 @@ class SearchState:
         order = self._promising(same[:, 0])[:_EQUAL_SIZE]
         return np.concatenate([same[order], np.array(larger, np.int64).reshape(-1, 2)])
 
+    def _is_ample(self, answer: int) -> bool:
+        """Return whether a design of the best size needs less than half of its deadlines."""
+        best = self.best[answer]
+        return any(
+            factor < _AMPLE
+            for design, known in self.miss.items()
+            if self.answer[design] == answer
+            for place, factor in known.items()
+            if self.unit[design] * self.sizes[place] == best
+        )
+
     def _is_open(self, design: int, place: int) -> bool:
         is_allowed = self._hopeless[design] <= place < self.end[design]
-        return bool(is_allowed and place not in self.miss[design])
+        return bool(is_allowed and place not in self.miss.get(design, {}))

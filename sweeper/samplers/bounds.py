@@ -10,27 +10,26 @@ designs with equal objectives at least one is found.
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from simulators.core.contract import Hints, load_simulator
+from simulators.core.contract import EstimatesCost, load_simulator
 from simulators.core.errors import UserError
-from simulators.core.jit import Ints
+from simulators.core.jit import Floats, Ints
 from sweeper.query.fronts import Matrix, distinct_front, dominated, group_fronts
-from sweeper.questions import Bounds, Ignores
+from sweeper.questions import Bounds
 from sweeper.samplers import MEETS, Goal, Observations, RowTable, Search
+from sweeper.samplers._boxes import Cuts, Partition
 from sweeper.samplers._search_driver import scenario_numbers, with_value
 from sweeper.samplers.random import allowed, check_options
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.points import Index, Mask, number_of
+from sweeper.space.points import Index, Mask
 from sweeper.space.sql import at_most
 
 ALL = 1 << 62  # more points than a space has
-_MOST = 2_000_000  # largest number of boxes of the initial partition
 _NEAR = 0.05  # boxes whose bounds are worse than non-dominated ones by this share are cut as well
 _TINY = float(np.finfo(np.float64).tiny)  # added to bounds: bounds of zero are near each other
 _CHEAP_POINT_S = 1e-4  # evaluation time up to which a design costs no more than a bound
@@ -45,12 +44,16 @@ class BranchAndBound:
 
     Args:
         points: largest number of points; a search that reaches it has not proved its front.
+        within: share by which an unknown design may be better than the front in every objective.
     """
 
     points: int = ALL
+    within: float = 0.0
 
     def __post_init__(self) -> None:
         check_options(self.points)
+        if not 0.0 <= self.within < 1.0:
+            raise UserError(f"sampler.within={self.within:g}: write a share below 1, as in 0.01")
 
     def size(self, space: DesignSpace) -> int:
         """Return the number of points asked for, at most the size of the space."""
@@ -62,13 +65,23 @@ class BranchAndBound:
         Raises:
             UserError: the simulator states no bounds, or no bound of an objective.
         """
-        simulator = load_simulator(space.simulator)
-        if not isinstance(simulator, Bounds):
-            raise UserError(
-                f"sampler=bounds needs a simulator that states bounds, and '{space.simulator}' "
-                "states none: use grid, or nsga2"
-            )
-        return _Proof(space, goal, simulator)
+        return BoundedSearch(partition_of(space, goal), goal, self.within)
+
+
+def partition_of(space: DesignSpace, goal: Goal, parts: int = 0) -> Partition:
+    """Return the boxes of a space; cut into many parts where designs are cheap, if not stated.
+
+    Raises:
+        UserError: the simulator states no bounds.
+    """
+    simulator = load_simulator(space.simulator)
+    if not isinstance(simulator, Bounds):
+        raise UserError(
+            f"sampler=bounds needs a simulator that states bounds, and '{space.simulator}' "
+            "states none: use grid, or nsga2"
+        )
+    parts = parts or (_CHEAP_PARTS if _is_cheap(space) else _PARTS)
+    return Partition(space, simulator, tuple(goal.given), parts)
 
 
 @dataclass(frozen=True)
@@ -87,33 +100,57 @@ class Boxes(RowTable):
         return single
 
 
-class _Proof:
-    """The remaining boxes, and the front found so far."""
+BoundsOf = Callable[[Index, Index], Mapping[str, Floats]]
+"""Bounds of each metric over boxes, given the numbers of their first and last designs."""
 
-    def __init__(self, space: DesignSpace, goal: Goal, simulator: Bounds) -> None:
-        self._space, self._goal, self._simulator = space, goal, simulator
-        self._limits = at_most(goal.where or "")
-        self._varied = np.flatnonzero(space.sizes > 1)
-        self._sizes = space.sizes[self._varied]
+
+class BoundedSearch:
+    """The remaining boxes, and the front found so far.
+
+    Args:
+        partition: the boxes of the space.
+        goal: the objectives, the condition and the scenarios.
+        within: share by which an unknown design may be better than the front.
+        bounds: computes bounds; the simulator in this process if not given.
+        boxes: the first and last rows of the boxes to begin with; the initial ones if not given.
+    """
+
+    def __init__(
+        self,
+        partition: Partition,
+        goal: Goal,
+        within: float = 0.0,
+        bounds: BoundsOf | None = None,
+        boxes: tuple[Ints, Ints] | None = None,
+    ) -> None:
+        self._partition, self._space, self._goal = partition, partition.space, goal
+        self._simulator, self._bounds_of = partition.simulator, bounds or self._bounds_here
+        self._limits, self._left = at_most(goal.where or ""), 1.0 - within
         self._best: dict[int, Matrix] = {}
-        self._cheap = _is_cheap(space)
-        self._parts = _CHEAP_PARTS if self._cheap else _PARTS
-        varied = [space.factors[i] for i in self._varied]
-        parts = [_parts_of(factor.columns, simulator.ranged, goal.given) for factor in varied]
+        self._cheap = _is_cheap(self._space)
         self._known, self._evaluated = np.empty(0, np.int64), False
-        self._boxes = self._bounded(*self._without_ignored(*_combined(parts)))
+        self._cut_ends: list[tuple[Ints, Ints]] = []
+        low, high = partition.initial if boxes is None else boxes
+        kept = self._allowed(low, high)
+        low, high = low[kept], high[kept]
+        # Bounds of the initial boxes are loose: where designs are cheap, only parts are bounded.
+        later = np.asarray((low < high).any(axis=1) & (self._cheap and boxes is None), bool)
+        later[:1] = False  # the first shows which metrics have bounds
+        self._boxes = self._bounded(low[~later], high[~later])
+        self._boxes = self._boxes.joined(self._unbounded(low[later], high[later]))
 
-    def _without_ignored(self, low: Ints, high: Ints) -> tuple[Ints, Ints]:
-        """Reduce boxes to a single value of axes without effect on metrics or constraints."""
-        if not isinstance(self._simulator, Ignores):
-            return low, high
-        high, asked = high.copy(), {root for rule in self._space.rules for root in rule.roots}
-        ignored = self._simulator.ignored(self._space.batch(self._number(low)))
-        for side, factor in enumerate(self._varied.tolist()):
-            name, *others = self._space.factors[factor].columns
-            if name in ignored and not others and factor not in asked:
-                high[:, side] = np.where(ignored[name], low[:, side], high[:, side])
-        return low, high
+    @property
+    def remaining(self) -> Boxes:
+        """The boxes that no known design dominates."""
+        return self._boxes
+
+    @property
+    def cuts(self) -> Cuts:
+        """The boxes that were cut; all others are dominated, impossible or evaluated."""
+        sides = len(self._partition.varied)
+        ends = self._cut_ends or [(np.empty((0, sides), np.int64),) * 2]
+        low, high = (np.concatenate(each) for each in zip(*ends, strict=True))
+        return Cuts.of(self._partition, low, high)
 
     def ask(self) -> Index:
         """Return the designs of single boxes with non-dominated bounds.
@@ -135,7 +172,7 @@ class _Proof:
                     count = len(self._boxes.group)
                     chosen = np.union1d(best, np.arange(0, count, 1 + count // _CHEAP_DESIGNS))
                 boxes = self._boxes.take(chosen)
-                asked = self._number((boxes.low + boxes.high) // 2)
+                asked = self._partition.number((boxes.low + boxes.high) // 2)
                 asked = np.setdiff1d(allowed(self._space, asked), self._known)
                 self._known = np.union1d(self._known, asked)
                 left = np.setdiff1d(np.arange(len(self._boxes.group)), chosen[boxes.is_single])
@@ -165,11 +202,10 @@ class _Proof:
                 near[group] = least * (1.0 + _NEAR) + _TINY
         wide = self._not_dominated(self._boxes, near) & ~self._boxes.is_single
         if wide.any():
-            parts = self._bounded(*_cut_boxes(self._boxes.take(wide), self._parts))
+            boxes = self._boxes.take(wide)
+            self._cut_ends.append((boxes.low, boxes.high))
+            parts = self._bounded(*self._partition.cut(boxes.low, boxes.high))
             self._boxes = self._boxes.take(~wide).joined(parts)
-
-    def _number(self, codes: Ints) -> Index:
-        return np.zeros(len(codes), np.int64) + number_of(codes.T, self._sizes)
 
     def _bounded(self, low: Ints, high: Ints) -> Boxes:
         found = [
@@ -179,14 +215,12 @@ class _Proof:
         return functools.reduce(Boxes.joined, found)
 
     def _some_bounded(self, low: Ints, high: Ints) -> Boxes:
-        first, last = self._number(low), self._number(high)
-        kept = np.ones(len(low), bool)
-        for rule in self._space.rules:
-            roots = np.isin(self._varied, rule.roots)
-            known = (low[:, roots] == high[:, roots]).all(axis=1)
-            kept[known] &= rule.look_up(self._space, first[known])
-        low, high, first, last = low[kept], high[kept], first[kept], last[kept]
-        found = self._simulator.bounds(*(self._priced(self._space.batch(n)) for n in (first, last)))
+        kept = self._allowed(low, high)
+        low, high = low[kept], high[kept]
+        if not len(low):
+            return self._unbounded(low, high)
+        first, last = self._partition.number(low), self._partition.number(high)
+        found = self._bounds_of(first, last)
         if missing := [n for n, d in self._goal.objectives.items() if n not in found or d != "min"]:
             raise UserError(
                 f"sampler=bounds: '{self._space.simulator}' states no bounds of "
@@ -200,13 +234,32 @@ class _Proof:
             feasible &= found[name] <= limit if name in found else True
         return boxes.take(feasible & self._not_dominated(boxes, self._best))
 
+    def _unbounded(self, low: Ints, high: Ints) -> Boxes:
+        """Return boxes with bounds of zero."""
+        group = scenario_numbers(self._space, self._goal.given, self._partition.number(low))
+        return Boxes(low, high, np.zeros((len(low), len(self._goal.objectives))), group)
+
+    def _allowed(self, low: Ints, high: Ints) -> Mask:
+        """Return a mask of the boxes that the constraints do not exclude as a whole."""
+        first, kept = self._partition.number(low), np.ones(len(low), bool)
+        for rule in self._space.rules:
+            roots = np.isin(self._partition.varied, rule.roots)
+            known = (low[:, roots] == high[:, roots]).all(axis=1)
+            kept[known] &= rule.look_up(self._space, first[known])
+        return kept
+
+    def _bounds_here(self, first: Index, last: Index) -> Mapping[str, Floats]:
+        """Return the bounds of boxes, given by their first and last designs."""
+        ends = (self._priced(self._space.batch(index)) for index in (first, last))
+        return self._simulator.bounds(*ends)
+
     def _not_dominated(self, boxes: Boxes, best: Mapping[int, Matrix]) -> Mask:
         """Return a mask of the boxes that no member of the front of their scenario dominates."""
         kept = np.ones(len(boxes.group), bool)
         for group, members in best.items():
             mine = np.flatnonzero(boxes.group == group)
             # Raised by one bit, a bound that equals a design is dominated by it.
-            kept[mine] = ~dominated(np.nextafter(boxes.least[mine], np.inf), members)
+            kept[mine] = ~dominated(np.nextafter(boxes.least[mine], np.inf), members * self._left)
         return kept
 
     def _priced(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -221,60 +274,9 @@ class _Proof:
 def _is_cheap(space: DesignSpace) -> bool:
     """Return whether evaluating a design costs no more than a bound."""
     simulator = load_simulator(space.simulator)
-    if not isinstance(simulator, Hints):
+    if not isinstance(simulator, EstimatesCost):
         return False
     return float(simulator.cost_hint_s(space.batch(np.zeros(1, np.int64)))[0]) < _CHEAP_POINT_S
-
-
-def _parts_of(
-    columns: Mapping[str, Sequence[object]], ranged: Sequence[str], given: Sequence[str]
-) -> tuple[Ints, Ints]:
-    """Return the first and last rows of the parts of a factor that a box may span.
-
-    Within a part only columns that a box may span differ, and their values ascend.
-    """
-    rows = list(zip(*columns.values(), strict=True))
-    free = [name in ranged and name not in given for name in columns]
-
-    def is_continued(row: tuple[object, ...], after: tuple[object, ...]) -> bool:
-        return all(
-            a == b or (may and isinstance(a, int | float) and isinstance(b, int | float) and a < b)
-            for a, b, may in zip(row, after, free, strict=True)
-        )
-
-    starts = [0] + [i for i in range(1, len(rows)) if not is_continued(rows[i - 1], rows[i])]
-    return np.array(starts, np.int64), np.array([*starts[1:], len(rows)], np.int64) - 1
-
-
-def _combined(parts: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
-    """Return the ends of a box for every combination of parts of the factors."""
-    left = math.prod(len(starts) for starts, _ in parts)
-    if left > _MOST:
-        raise UserError(
-            f"sampler=bounds would begin with {left:,} boxes, more than {_MOST:,}: give other "
-            "axes fewer values than those that a box may span"
-        )
-    picked = np.unravel_index(np.arange(left), [len(starts) for starts, _ in parts] or [1])
-    low = np.zeros((left, len(parts)), np.int64)
-    high = low.copy()
-    for side, ((starts, lasts), rows) in enumerate(zip(parts, picked, strict=False)):
-        low[:, side], high[:, side] = starts[rows], lasts[rows]
-    return low, high
-
-
-def _cut_boxes(boxes: Boxes, count: int) -> tuple[Ints, Ints]:
-    """Return the ends of the parts of boxes, each cut along its longest side."""
-    width = boxes.high - boxes.low + 1
-    rows, axis = np.arange(len(width)), width.argmax(axis=1)
-    most = width[rows, axis]
-    parts = np.minimum(most, count)
-    each = np.repeat(rows, parts)
-    part = np.arange(len(each)) - np.repeat(np.cumsum(parts) - parts, parts)
-    low, high = boxes.low[each], boxes.high[each]
-    start, side = boxes.low[rows, axis][each], axis[each]
-    high[np.arange(len(each)), side] = start + most[each] * (part + 1) // parts[each] - 1
-    low[np.arange(len(each)), side] = start + most[each] * part // parts[each]
-    return low, high
 
 
 SAMPLER = BranchAndBound

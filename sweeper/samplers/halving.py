@@ -154,7 +154,7 @@ def _axes(space: DesignSpace, index: Index) -> Matrix:
     """Return features of the varied axes: ordered axes as numbers, other axes one-hot."""
     pairs = zip(space.factors, ordered_of(space), strict=True)
     words = [name for factor, ordered in pairs if not ordered for name in factor.columns]
-    axes = space.points(index).select(space.varied)
+    axes = space.points(index, space.varied)
     axes = axes.to_dummies([name for name in space.varied if name in words])
     return standardised(axes.cast(pl.Float64).to_numpy())
 

@@ -27,6 +27,7 @@ from simulators.core.contract import (
     register,
 )
 from simulators.core.errors import UserError, unknown
+from simulators.core.fields import check_effects
 from sweeper.space.axes import Factor, Scalar, defaults, factors_of
 from sweeper.space.points import Batch, Index, Mask, Product, Span
 from sweeper.space.rules import Counts, Rule, counts_of, drawn
@@ -176,6 +177,7 @@ def space_of(written: Mapping[str, Any] | SpaceConfig) -> DesignSpace:
             "take values out of its longest axes"
         )
     _check_names(space, simulator)
+    check_effects(simulator.point, space.axes)
     return space
 
 

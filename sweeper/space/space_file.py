@@ -144,17 +144,22 @@ def read_space(file: Path, *, complete: bool = False) -> dict[str, Any]:
     keys = [key for key, _ in root.value] if isinstance(root, yaml.MappingNode) else []
     lines = {str(key.value): key.start_mark.line + 1 for key in keys}
     config = parse_space(space, str(file), lines)
-    if complete and config.simulator:
-        stated = {*config.axes, *(name for grid in config.union for name in grid)}
-        axes = config.axes | {
-            c.name: c.default
-            for c in columns_of(load_simulator(config.simulator).point)
-            if c.name not in stated and c.default is not dataclasses.MISSING
-        }
-        names = ("derived", "constraints", "when", "objectives", "given", "where", "slo")
-        rest = {name: getattr(config, name) for name in names}
-        space = rest | space | {"axes": nested(axes), "when": nested(config.when)}
-    return space
+    return completed(space, config) if complete else space
+
+
+def completed(space: Mapping[str, Any], config: SpaceConfig) -> dict[str, Any]:
+    """Return a space, plain and typed, with omitted axes at their defaults."""
+    if not config.simulator:
+        return dict(space)
+    stated = {*config.axes, *(name for grid in config.union for name in grid)}
+    axes = config.axes | {
+        c.name: c.default
+        for c in columns_of(load_simulator(config.simulator).point)
+        if c.name not in stated and c.default is not dataclasses.MISSING
+    }
+    names = ("derived", "constraints", "when", "objectives", "given", "where", "slo")
+    rest = {name: getattr(config, name) for name in names}
+    return {**rest, **space, "axes": nested(axes), "when": nested(config.when)}
 
 
 def read_site(file: Path) -> dict[str, str]:

@@ -24,7 +24,6 @@ from typing import TypedDict
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.fs as pafs
 from numpy.typing import NDArray
 
@@ -50,7 +49,6 @@ from sweeper.store.parquet import (
     filesystem,
     metadata,
     put,
-    read,
     read_frame,
     read_frames,
     remove,
@@ -206,8 +204,8 @@ class Store:
         """
         dropped = 0
         for name in list(self.whole(self.definition)):
-            status = read(self.results, name, ["status"])["status"].cast(pa.string())
-            if not pc.any(pc.is_in(status, pa.array(FAILURES))).as_py():
+            status = read_frame(self.results, name, ["status"])["status"].cast(pl.String)
+            if not status.is_in(FAILURES).any():
                 continue
             rows = read_frame(self.results, name)
             good = rows.filter(~pl.col("status").cast(pl.String).is_in(FAILURES))
@@ -255,9 +253,12 @@ class Store:
         missing = self.missing(space, [*wanted, unpacked(manifest["numbers"])])
         lost, strange = sum(count_allowed(space, batch) for batch in missing), 0
         for name, span in self.ranges().items():
-            index = self.index_in(space, name, read_frame(self.results, name, list(space.axes)))
+            rows = read_frame(self.results, name, list(space.axes))
             kept, numbers = space.kept(span), span.index()
             numbers = numbers if kept is None else numbers[kept]
+            if rows.equals(space.points(span if kept is None else numbers, rows.columns)):
+                continue  # as written, which takes a tenth of the time to find out
+            index = self.index_in(space, name, rows)
             is_strange = repeated(index) | ~np.isin(index, numbers)
             strange += int(is_strange.sum())
             lost += len(numbers) - int((~is_strange).sum())

@@ -11,6 +11,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import polars as pl
@@ -28,10 +29,12 @@ from sweeper.query.shapley import Values
 from sweeper.questions import (
     LOAD_TESTS,
     CarriesLoad,
+    ComparedPart,
+    ComparesParts,
     Mixes,
     MixesDesigns,
     ReadsLogs,
-    known_beside,
+    plugin_of,
 )
 from sweeper.report.answers import Answers, latest
 from sweeper.report.tables import print_table, print_words, read_text
@@ -52,7 +55,7 @@ def compare(words: list[str]) -> int:
         if found[0].last.space.simulator != found[1].last.space.simulator:
             raise UserError(f"{chosen.name} and {chosen.against} are of different simulators")
     if chosen.explain and found:
-        return explain_difference(found, chosen.log, as_json=chosen.json)
+        return explain_difference(found, chosen.log, chosen.changed, as_json=chosen.json)
     if len(chosen.log) == 1 and len(found) == 1:
         return _compare_log(found[0], chosen.log[0], as_json=chosen.json)
     if chosen.against and not found:
@@ -133,7 +136,7 @@ def _change(a: Any, b: Any) -> str:
 
 def _compare_log(design: StoredDesign, file: Path, *, as_json: bool) -> int:
     last, row = design.last, design.row
-    text, reader = read_text(file), known_beside(last.simulator, LOAD_TESTS)
+    text, reader = read_text(file), plugin_of(last.simulator, LOAD_TESTS)
     logged: Mapping[str, float] = {}
     notes: Sequence[str] = ()
     if isinstance(reader, ReadsLogs):
@@ -149,12 +152,16 @@ def _compare_log(design: StoredDesign, file: Path, *, as_json: bool) -> int:
     if not found:
         raise UserError(f"{file} contains no metric that '{last.space.simulator}' predicts")
     errors = {n: row[n] / v - 1 for n, v in found.items() if v}
+    parts = reader.parts(design.point, text, str(file)) if isinstance(reader, ComparesParts) else ()
     if as_json:
         table = [
             {"metric": n, "measured": v, "predicted": row[n], "error": errors.get(n)}
             for n, v in found.items()
         ]
-        print(json.dumps({"key": design.key, "notes": list(notes), "metrics": table}, indent=1))
+        answer = {"key": design.key, "notes": list(notes), "metrics": table}
+        if parts:
+            answer["parts"] = [dataclasses.asdict(one) | {"error": one.error} for one in parts]
+        print(json.dumps(answer, indent=1))
         return 0
     lines = [
         ["", n, last.human(n, v), last.human(n, float(row[n])), f"{errors[n]:+.1%}" if v else ""]
@@ -162,11 +169,34 @@ def _compare_log(design: StoredDesign, file: Path, *, as_json: bool) -> int:
     ]
     title = f"{design.key[:SHOWN]} compared with {file}"
     print_table(title, ["", "metric", "measured", "predicted", "error"], lines)
+    _print_parts(last, parts)
     for note in notes:
         print_words(note)
-    if isinstance(reader, ReadsLogs) and (lesson := reader.lesson(errors)):
-        print(f"\n{lesson}")
+    if isinstance(reader, ReadsLogs) and (advice := reader.advice(errors)):
+        print(f"\n{advice}")
     return 0
+
+
+def _print_parts(last: Answers, parts: Sequence[ComparedPart]) -> None:
+    """Print the longest parts, and the median error of all parts by metric."""
+    for metric in dict.fromkeys(one.metric for one in parts):
+        of_metric = sorted((p for p in parts if p.metric == metric), key=lambda p: -p.measured)
+        lines = [
+            [
+                "",
+                p.name,
+                *(last.human(metric, v) for v in (p.measured, p.predicted)),
+                f"{p.error:+.1%}",
+            ]
+            for p in of_metric[:_MOST]
+        ]
+        error = median(abs(p.error) for p in of_metric)
+        print()
+        print_table(
+            f"{metric} of {len(of_metric)} parts, median error {error:.1%}",
+            ["", "part", "measured", "predicted", "error"],
+            lines,
+        )
 
 
 def _compare_sweeps(a: Answers, b: Answers) -> int:
@@ -229,18 +259,18 @@ class Side:
 
 
 def explain_difference(
-    found: Sequence[StoredDesign], logs: Sequence[Path], *, as_json: bool
+    found: Sequence[StoredDesign], logs: Sequence[Path], changed: Sequence[str], *, as_json: bool
 ) -> int:
     """Print the shares of groups of facts in a difference of two designs, or of a design and logs.
 
     Two logs are of the first and of the second design. A single log of a single design is compared
-    with its prediction.
+    with its prediction. `changed`: options that differ, though the designs do not show it.
 
     Raises:
         UserError: the designs cannot be mixed, or a log has no known metric.
     """
     old, new = _sides(found, logs)
-    both = _mixes(found[0], old.point, new.point)
+    both = _mixes(found[0], old.point, new.point, changed)
     if not both.groups and not new.measured:
         print("The simulator knows no difference between the two designs.")
         return 0
@@ -281,7 +311,7 @@ def _predicted(design: StoredDesign) -> Side:
 
 def _logged(design: StoredDesign, file: Path) -> Side:
     """Return a design under the load of a log, with the log's metrics."""
-    reader = known_beside(design.last.simulator, LOAD_TESTS)
+    reader = plugin_of(design.last.simulator, LOAD_TESTS)
     if not isinstance(reader, ReadsLogs):
         raise UserError(f"{file}: the simulator '{design.last.space.simulator}' reads no logs")
     text = read_text(file)
@@ -292,15 +322,21 @@ def _logged(design: StoredDesign, file: Path) -> Side:
     return Side(str(file), point, measured, notes)
 
 
-def _mixes(design: StoredDesign, old: Mapping[str, Any], new: Mapping[str, Any]) -> Mixes:
+def _mixes(
+    design: StoredDesign, old: Mapping[str, Any], new: Mapping[str, Any], changed: Sequence[str]
+) -> Mixes:
     """Return the mixtures of two points: the simulator's own, or those of fields that differ."""
     simulator = design.last.simulator
-    mixer = known_beside(simulator, LOAD_TESTS)
+    mixer = plugin_of(simulator, LOAD_TESTS)
     if isinstance(mixer, MixesDesigns):
         try:
-            return mixer.mixtures(old, new)
+            return mixer.mixtures(old, new, changed)
         except Infeasible as verdict:
             raise UserError(f"a design is infeasible: {verdict}") from verdict
+    if changed:
+        raise UserError(
+            f"the simulator '{design.last.space.simulator}' knows no shares of --changed options"
+        )
     groups = [name for name in old if old[name] != new[name]]
     if len(groups) > MOST_GROUPS:
         raise UserError(
@@ -423,6 +459,11 @@ def _print(
     print_table(title, header, [*lines.values()])
     if left := [n for n in order if n not in kept]:
         print_words(f"Without effect: {', '.join(left)}.")
+    of = shares[0].remainder if shares else {}
+    if of and any(_part(one, UNEXPLAINED) >= LEAST_SHARE for one in shares):
+        parts = sorted(of.items(), key=lambda part: -part[1])
+        said = ", ".join(f"{name} {part:.0%}" for name, part in parts)
+        print_words(f"Where the unexplained part most likely lies: {said}.")
     for note in dict.fromkeys((*old.notes, *new.notes)):
         print_words(note)
     if measurements:

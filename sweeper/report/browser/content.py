@@ -146,8 +146,11 @@ class Content:
             for row in shown.iter_rows(named=True)
         ]
 
-    def sensitivities(self) -> list[tuple[str, list[tuple[str, float]]]]:
-        """Return, for each objective, the share of its variance that each axis explains alone."""
+    def sensitivities(self) -> list[tuple[str, list[tuple[str, float]], int]]:
+        """Return, for each objective, the share of its variance that each axis explains alone.
+
+        The last value is the number of designs, which may be a random sample.
+        """
         blocks = []
         for found in self.answers.sensitivities(self.answers.objectives):
             shares = [
@@ -155,7 +158,8 @@ class Content:
                 for axis, share in found.indices.select("axis", "first_order").rows()
                 if share >= 0.005
             ]
-            blocks.append((self.word(found.metric), [*shares, ("interaction", found.interaction)]))
+            shares.append(("interaction", found.interaction))
+            blocks.append((self.word(found.metric), shares, found.rows))
         return blocks
 
     @property

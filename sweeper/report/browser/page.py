@@ -17,16 +17,15 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jinja2
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from simulators.core.errors import UserError
 from sweeper.query.fronts import Matrix
-from sweeper.query.pareto import FEASIBLE, slices
+from sweeper.query.pareto import FEASIBLE, sampled
 from sweeper.report.answers import stacked
 from sweeper.report.browser.content import Content
 from sweeper.report.evidence import HEADLINE_TITLES, headlines
@@ -34,6 +33,9 @@ from sweeper.report.progress import Watch
 from sweeper.space.sql import condition
 from sweeper.store.keys import SHOWN
 from sweeper.text import in_words
+
+if TYPE_CHECKING:
+    import jinja2
 
 _HERE = Path(__file__).resolve().parent
 _SCRIPTS = ("numbers.js", "columns.js", "drawing.js", "pictures.js", "page.js")
@@ -111,6 +113,8 @@ def live(watch: Watch, every_s: float, over: str) -> str:
 
 def environment() -> jinja2.Environment:
     """Return the environment of the templates in this folder."""
+    import jinja2  # here: commands that write no page start without it
+
     loader = jinja2.FileSystemLoader(_HERE)
     found = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     found.filters["listed"] = listed
@@ -189,20 +193,12 @@ def _rows(content: Content, rows: int) -> tuple[pl.DataFrame, int]:
     chosen = [*map(pl.col, wanted), qualifies.fill_null(value=False).alias("qualifies")]
     total = answers.status.get("ok", 0)
     left = max(0, rows - len(answers.front))
-    sample = _sample(answers.results, chosen, every=max(1, -(-total // max(1, left))))
+    feasible = answers.results.filter(FEASIBLE).select(chosen)
+    sample = pl.concat(sampled(feasible, max(1, -(-total // max(1, left)))))
     sample = sample if left else sample.head(0)
     front = answers.front.select(*wanted).with_columns(qualifies=pl.lit(value=True))
     table = pl.concat([front.cast(sample.schema), sample])
     return table.unique(maintain_order=True, keep="first"), total
-
-
-def _sample(results: pl.LazyFrame, columns: Sequence[pl.Expr], *, every: int) -> pl.DataFrame:
-    found, seen = [], 0
-    for some in slices(results):
-        table = some.filter(FEASIBLE).select(columns).collect()
-        found.append(table.gather_every(every, offset=-seen % every))
-        seen += len(table)
-    return pl.concat(found)
 
 
 def _columns(content: Content, table: pl.DataFrame) -> list[EncodedColumn]:

@@ -1,405 +1,46 @@
-"""The command `ask`: find the cheapest design that meets an SLO.
-
-The flags, which the simulator declares, become a space file. The command sweeps the space and
-prints the best design of each device with P(meets SLO) and the deployment; all other commands work
-on the stored sweep. If designs have replicas, the search looks for the smallest number of replicas.
-"""
+"""The answer to a question: the best design, its probability, alternatives and deployment."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import functools
-import hashlib
-import inspect
 import io
-import json
 import math
-import statistics
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, product
-from pathlib import Path
+from itertools import groupby
 from typing import Any
 
-import numpy as np
 import polars as pl
-import pyarrow as pa
-from numpy.typing import NDArray
 
-from simulators.core.contract import Simulator, load_simulator
 from simulators.core.errors import UserError
-from sweeper.commands.flags import question_parser, simulator_asked
-from sweeper.commands.run import Asked, asked_by, sweep
-from sweeper.engines import load_engine
-from sweeper.engines.chunks import hinted
-from sweeper.query.uncertainty import Z90, probability_within
-from sweeper.questions import (
-    DEPLOYMENTS,
-    QUESTIONS,
-    Asks,
-    Benchmarks,
-    Deploys,
-    Question,
-    known_beside,
+from sweeper.commands.ask.probability import (
+    ALL_BUT,
+    EVEN,
+    TINY,
+    Row,
+    SloProbability,
+    in_percent,
+    is_measured,
+    lateness,
 )
+from sweeper.commands.ask.verdicts import Verdict, kept_with
+from sweeper.questions import DEPLOYMENTS, Benchmarks, Deploys, Question, plugin_of
 from sweeper.report import evidence, relaxed
 from sweeper.report.answers import Answers, point_of
 from sweeper.report.summary import elsewhere
 from sweeper.report.tables import print_table, print_words, write_text
-from sweeper.samplers._min_replicas import MinReplicasSearch
+from sweeper.samplers._min_replicas import Screened
 from sweeper.store.keys import SHOWN
-from sweeper.store.store import Store
-from sweeper.text import counted, human, in_words, reason_in_words
+from sweeper.text import counted, human
 
-_SHORT_SWEEP_S = 2.0
-"""CPU-seconds of work below which starting a worker process takes longer than the sweep."""
-_LONG_SWEEP_S = 600.0
-"""CPU-seconds of work from which the engine `auto` chooses, which starts Ray."""
-_CANDIDATES = 400
-"""Number of cheapest designs per device whose probabilities are computed."""
-_MANY = 5
-"""Multiple of a deadline from which the excess is printed as a factor."""
-ALL_BUT, TINY = 0.99, 1e-9
-"""Largest printed probability, and the tolerance of rounding down to percent."""
-EVEN, _SURER = 0.5, 0.05
-"""Least probability of a cheaper alternative, and least gain in probability of a dearer one."""
+_SURER = 0.05
+"""Least gain in probability of a dearer alternative."""
 _CHECKS = 2
 """Accuracy checks printed."""
-_NEARER = 0.98
-"""Factor of the miss from which twice the devices do not help."""
 NO_COMMAND = "No command"
-
-Row = Mapping[str, Any]
-
-
-def main(words: list[str]) -> int:
-    """Sweep and print the answer; the exit code is 1 if no design meets the SLO."""
-    answer = answer_to(words)
-    if answer.chosen.json:
-        print(json.dumps(answer.to_dict(), indent=1, default=str))
-    else:
-        answer.print()
-    return 0 if answer.is_found else 1
-
-
-def ask(simulator: str = "", **flags: Any) -> Answer:
-    """Return the answer to a question, for a notebook, which shows it as the command prints it.
-
-    Args:
-        simulator: empty, or `training`.
-        flags: the flags of the command, as in `model="llama3_1_8b", gpu=["h100", "l40s"], qps=2`.
-
-    Raises:
-        UserError: a flag is missing, unknown or invalid.
-    """
-    words = [simulator] if simulator else list[str]()
-    for name, value in flags.items():
-        values = value if isinstance(value, list | tuple) else [value]
-        words += [f"--{name.replace('_', '-')}", ",".join(map(str, values))]
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        return answer_to(words)
-
-
-def answer_to(words: list[str]) -> Answer:
-    """Sweep and return the answer to a question by flags."""
-    name, words = simulator_asked(words, QUESTIONS.names())
-    chosen, question = parsed(asks_of(load_simulator(name)), words)
-    return _grown(question, chosen)
-
-
-def _grown(question: Question, chosen: argparse.Namespace) -> Answer:
-    """Return the answer with the devices of the question, or twice as many until there is one.
-
-    A question stops growing when twice the devices bring the nearest design no nearer.
-    """
-    before = math.inf
-    while True:
-        is_last = question.larger is None or not question.is_grown
-        answer = answered(question, chosen, is_last=is_last)
-        if answer is not None:
-            miss = answer.miss
-            if answer.is_found or is_last or miss <= 1.0 or miss > _NEARER * before:
-                return answer
-            before = miss
-        assert question.larger is not None
-        question = dataclasses.replace(question.larger(), is_grown=True)
-
-
-def answered(
-    question: Question, chosen: argparse.Namespace, *, is_last: bool = True
-) -> Answer | None:
-    """Return the answer to a question; None without any point, or an error if it is the last."""
-    file = Path(chosen.outputs) / "spaces" / f"{question.name}.yaml"
-    said = (f"{key}: {json.dumps(value)}\n" for key, value in question.space.items())
-    write_text(file, f"# {question.asks}\n{''.join(said)}")  # JSON is YAML
-    asked = asked_by([f"+space={file}", f"outputs={chosen.outputs}", f"engine={chosen.engine_}"])
-    if sum(asked.sweep.space.removed().values()) == asked.sweep.space.size:
-        if is_last:
-            raise UserError(question.too_large)
-        return None
-    slo = SloProbability(question, chosen.confidence, chosen.band, _kept(asked.sweep.store))
-    last = sweep(_fewest(asked, question, slo, is_free=chosen.engine_ == "auto")).answers
-    return Answer(question, last, verdicts(question, last, slo), chosen)
-
-
-def _kept(store: Store) -> Path | None:
-    """Return the folder of what an answer needs beside the rows; None for a remote store."""
-    return None if "://" in store.folder else Path(store.folder, "prefilter", store.definition.id)
-
-
-def _fewest(asked: Asked, question: Question, slo: SloProbability, *, is_free: bool) -> Asked:
-    """Return a sweep that searches for the fewest replicas, if the question has a replica axis.
-
-    The prefilter already loads the simulator in this process, so small sweeps also run here, and
-    larger ones on all cores, unless the user named an engine.
-    """
-    if not question.copies:
-        return asked
-    given = (*question.given, question.device)
-    sampler = MinReplicasSearch(
-        question.copies,
-        question.devices,
-        given,
-        slo,
-        question.options,
-        question.contrast[0] if question.contrast else "",
-    )
-    space, engine = asked.sweep.space, asked.sweep.engine
-    guess = hinted(space) if is_free else None
-    if guess is not None:
-        work_s = guess.point_s / space.share * sampler.size(space)
-        if work_s < _LONG_SWEEP_S:
-            engine = load_engine("process", workers=0)
-        if work_s < _SHORT_SWEEP_S:
-            engine = load_engine("inline")
-    searched = dataclasses.replace(asked.sweep, sampler=sampler, engine=engine)
-    return asked._replace(sweep=searched, faster=question.faster)
-
-
-def asks_of(simulator: Simulator) -> Asks:
-    """Return what `ask` can ask of a simulator."""
-    asks = known_beside(simulator, QUESTIONS)
-    if not isinstance(asks, Asks):
-        able = ", ".join(QUESTIONS.names())
-        raise UserError(
-            f"`ask` does not support the simulator '{simulator.name}'; it supports {able}"
-        )
-    return asks
-
-
-def parsed(asks: Asks, words: list[str]) -> tuple[argparse.Namespace, Question]:
-    """Return the parsed flags and the question built from them."""
-    chosen = question_parser(asks.flags).parse_args(words)
-    asked = asks.flags(**{f.name: getattr(chosen, f.name) for f in dataclasses.fields(asks.flags)})
-    return chosen, asks.question(asked)
-
-
-@dataclass(frozen=True)
-class SloProbability:
-    """Compute P(meets SLO) of designs and compare the result with the requested minimum."""
-
-    question: Question
-    least: float  # required probability
-    band: float  # half-width of the 90 % interval where none is stated
-    kept: Path | None = None  # folder of the prefilter's results, which later runs read
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Columns of a row that the probability needs."""
-        times = [d.metric for d in self.question.deadlines]
-        means = [d.interval for d in self.question.deadlines]
-        ends = [f"{name}_{end}" for name in means for end in ("lo", "hi")]
-        return tuple(dict.fromkeys((*times, *means, *ends, *self.question.excluded)))
-
-    def misses(self, rows: pl.DataFrame) -> NDArray[np.float64]:
-        """Return the factor by which rows miss the SLO or the probability; 1 or less passes."""
-        return np.array([self.miss(row) for row in rows.iter_rows(named=True)], np.float64)
-
-    def prefilter(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
-        """Return a lower bound of the ratio of each point's latency to the deadline."""
-        if self.question.prefilter is None:
-            return np.ones(batch.num_rows)
-        if self.kept is None:
-            return self.question.prefilter(batch)
-        source = Path(inspect.getfile(type(self.question.prefilter))).read_bytes()
-        name = hashlib.blake2b(source + batch.serialize().to_pybytes(), digest_size=16).hexdigest()
-        file = self.kept / f"{name}.npy"
-        if file.is_file():
-            ratios: NDArray[np.float64] = np.load(file, allow_pickle=False)
-            return ratios
-        ratios = self.question.prefilter(batch)
-        self.kept.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=self.kept, delete=False) as stream:
-            np.save(stream, ratios)
-        Path(stream.name).replace(file)  # whole, or not there
-        return ratios
-
-    def miss(self, row: Row) -> float:
-        """Return the factor by which a row misses the SLO or the probability."""
-        deadlines = self.question.deadlines
-        if any(row.get(d.metric) is None for d in deadlines):
-            return math.inf
-        worst = max(row[d.metric] / d.limit * self._margin(row, d) for d in deadlines)
-        if any(row[name] for name in self.question.excluded):
-            return float(max(worst, 2.0))
-        is_met = lateness(self.question, row) <= 1.0 and self.probability(row)[0] >= self.least
-        return float(min(worst, 1.0) if is_met else max(worst, math.nextafter(1.0, 2.0)))
-
-    def _margin(self, row: Row, deadline: Any) -> float:
-        """Return the factor by which a latency must stay below its deadline."""
-        low, high = row.get(f"{deadline.interval}_lo"), row.get(f"{deadline.interval}_hi")
-        sigma, middle = math.log1p(self.band) / Z90, 0.0
-        if low and high:
-            sigma = math.log(high / low) / (2 * Z90)
-            middle = math.log(low * high) / 2 - math.log(row[deadline.interval])
-        z = statistics.NormalDist().inv_cdf(max(self.least, 0.5))
-        return max(1.0, math.exp(z * sigma + middle))
-
-    def probability(self, row: Row) -> tuple[float, bool]:
-        """Return the probability to meet all deadlines, and whether it uses stated intervals."""
-        probability, stated = 1.0, True
-        for d in self.question.deadlines:
-            one, known = probability_within(
-                row, d.metric, d.limit, interval=d.interval, band=self.band
-            )
-            probability, stated = probability * one, stated and known
-        return probability, stated
-
-
-def in_percent(probability: float) -> str:
-    """Return a probability in percent, rounded down.
-
-    >>> in_percent(0.796), in_percent(0.8), in_percent(0.9999)
-    ('79 %', '80 %', '> 99 %')
-    """
-    return "> 99 %" if probability > ALL_BUT else f"{math.floor(100.0 * probability + TINY):.0f} %"
-
-
-def is_measured(row: Row) -> bool:
-    """Return whether at least half of a design's time rests on measured or fitted kernels.
-
-    Designs that state no evidence count as measured.
-    """
-    return not evidence.shares_of_row(row) or evidence.by_measurements(row) >= EVEN
-
-
-def lateness(question: Question, row: Row) -> float:
-    """Return the largest ratio of a latency to its deadline."""
-    return max(float(row[d.metric]) / d.limit for d in question.deadlines)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The verdict on one device under one load."""
-
-    given: Mapping[str, Any]  # the model and load
-    device: str
-    row: Row | None  # the best design, or the nearest
-    meets_slo: bool  # whether the design meets the deadlines
-    why: str  # reason or remark
-    others: Sequence[Row]  # other designs that meet the deadlines, cheapest first
-
-    @property
-    def design(self) -> Row:
-        """The row, which a verdict on a device with candidates has."""
-        assert self.row is not None
-        return self.row
-
-
-def verdicts(question: Question, last: Answers, slo: SloProbability) -> list[Verdict]:
-    """Return a verdict on each device for each combination of given values."""
-    rows = last.named(last.results.collect()).lazy()
-    devices = dict.fromkeys((*map(str, last.space.axes[question.device]), *question.refused))
-    values = [dict.fromkeys(last.space.axes[name]) for name in question.given]
-    found = []
-    for combination in product(*values):
-        given = dict(zip(question.given, combination, strict=True))
-        alike = rows.filter(pl.all_horizontal(pl.col(n).eq_missing(v) for n, v in given.items()))
-        for device in devices:
-            verdict = functools.partial(Verdict, given, device)
-            if device in question.refused:
-                found.append(verdict(None, False, question.refused[device], ()))
-            else:
-                own = alike.filter(pl.col(question.device) == device)
-                found.append(_verdict(question, slo, own, verdict))
-    return found
-
-
-def _verdict(
-    question: Question, slo: SloProbability, rows: pl.LazyFrame, verdict: Callable[..., Verdict]
-) -> Verdict:
-    deadlines = [pl.col(d.metric) / d.limit for d in question.deadlines]
-    flaws = [pl.col(name).cast(pl.Boolean) for name in question.excluded]
-    judged = (
-        rows.filter(pl.col("status").cast(pl.String) == "ok")
-        .with_columns(__late=pl.max_horizontal(*deadlines))
-        .filter(pl.col("__late").is_not_null())
-        .with_columns(__flawed=pl.any_horizontal(pl.lit(False), *flaws))
-    )
-    meets = (pl.col("__late") <= 1.0) & ~pl.col("__flawed")
-    kinds = [pl.lit(True)]
-    if question.contrast:
-        kinds = [pl.col(question.contrast[0]) == 0, pl.col(question.contrast[0]) > 0]
-    found = pl.concat(
-        judged.filter(meets & kind).bottom_k(_CANDIDATES, by=question.without_price)
-        for kind in kinds
-    ).collect()
-    if found.is_empty():
-        near = judged.bottom_k(1, by="__late").collect().to_dicts()
-        why = "; ".join(_flaws(question, near[0])) if near else _usual_reason(rows)
-        return verdict(near[0] if near else None, False, why, ())
-    priced = [_priced(question, slo, row) for row in found.iter_rows(named=True)]
-    if question.budget is not None:
-        within = [row for row in priced if row["cost"] is None or row["cost"] <= question.budget]
-        if not within:
-            least = min(priced, key=lambda row: float(row["cost"]))
-            words = next(iter(least["amounts"][question.prices[0]]))
-            cost = f"costs ${least['cost']:.2f} {words}"
-            return verdict(least, False, f"{cost}, above the budget of ${question.budget:g}", ())
-        priced = within
-    priced.sort(
-        key=lambda row: (row["cost"] or 0.0, row[question.without_price], -row["probability"])
-    )
-    if enough := [row for row in priced if row["probability"] >= slo.least]:
-        by = question.without_price if enough[0]["cost"] is None else "cost"
-        cheapest = [row for row in enough if row[by] == enough[0][by]]
-        return verdict(max(cheapest, key=lambda row: row["probability"]), True, "", priced)
-    best = max(priced, key=lambda row: row["probability"])
-    why = f"no design reaches P(meets SLO) = {100.0 * slo.least:g} %"
-    return verdict(best, True, why, priced)
-
-
-def _priced(question: Question, slo: SloProbability, row: Row) -> dict[str, Any]:
-    probability, stated = slo.probability(row)
-    amounts = {prices: dict(question.amounts(row, prices)) for prices in question.prices}
-    first = next(iter(amounts[question.prices[0]].values()), None)
-    return {**row, "probability": probability, "stated": stated, "amounts": amounts, "cost": first}
-
-
-def _usual_reason(rows: pl.LazyFrame) -> str:
-    reasons = rows.select("reason").collect()["reason"].drop_nulls().cast(pl.String)
-    if reasons.is_empty():
-        return "the model does not fit"
-    common = reasons.str.split(":").list.first().mode().sort()[0]
-    return reason_in_words(next(text for text in reasons if text.startswith(common)))
-
-
-def _flaws(question: Question, row: Row) -> Iterator[str]:
-    for d in question.deadlines:
-        if row[d.metric] > d.limit:
-            times = row[d.metric] / d.limit
-            name = in_words(d.metric, "s")
-            if times < _MANY:
-                yield f"{name} is {100 * (times - 1):.0f} % over the deadline"
-            else:
-                yield f"{name} is {times:.0f} times the deadline"
-    for name, said in question.excluded.items():
-        if row[name]:
-            yield said
 
 
 @dataclass(frozen=True)
@@ -410,6 +51,8 @@ class Answer:
     last: Answers
     verdicts: Sequence[Verdict]
     chosen: argparse.Namespace
+    again: Callable[[Question], Answer]  # answers another question with the same options
+    screened: Sequence[Screened] = ()  # of each device under each load
 
     @property
     def is_found(self) -> bool:
@@ -443,7 +86,7 @@ class Answer:
         if len(self._loads) > 1:
             raise UserError("--relax needs one load; leave out --traffic")
 
-        found = relaxed.relaxations(self, lambda question: _grown(question, self.chosen))
+        found = relaxed.relaxations(self, self.again)
         return [relaxed.in_words(self, one) for one in found]
 
     @property
@@ -506,7 +149,11 @@ class Answer:
                 {**v.given, "device": v.device, "does": v.meets_slo, "why": v.why, "design": v.row}
                 for v in self.verdicts
             ],
-            "searched": dict(zip(("designs", "simulated"), self._searched, strict=True)),
+            "searched": {
+                **dict(zip(("designs", "simulated"), self._searched, strict=True)),
+                "screened_out": sum(one.designs for one in self.screened),
+                "screened_out_better": self._screened_better,
+            },
             "relaxations": self.relaxations if self.chosen.relax else [],
             "notes": [*self.question.notes, *self.last.notes],
         }
@@ -522,7 +169,19 @@ class Answer:
         designs, simulated = self._searched
         varied = [n.rpartition(".")[2] for n in self.last.space.varied if n != self.question.device]
         names = f" of {', '.join(varied)}" if varied else ""
-        return f"Searched: {counted(designs, 'design')}{names}; {simulated:,} of them simulated."
+        said = f"Searched: {counted(designs, 'design')}{names}; {simulated:,} of them simulated."
+        if not (screened := sum(one.designs for one in self.screened)):
+            return said
+        said += f" Excluded by their steady state: {counted(screened, 'smaller design')}"
+        if (better := self._screened_better) is None:
+            return f"{said}."
+        return f"{said}; P(one of them meets the SLO) {_at_most(better)}."
+
+    @property
+    def _screened_better(self) -> float | None:
+        """The probability that a design excluded by its steady state is better; None: unknown."""
+        known = [one.probability for one in self.screened if one.designs]
+        return None if None in known else min(1.0, sum(p for p in known if p is not None))
 
     @functools.cached_property
     def _loads(self) -> list[tuple[Mapping[str, Any], list[Verdict], Verdict | None]]:
@@ -535,7 +194,7 @@ class Answer:
         """Return the cheapest design that is likely enough; if none is, the most likely design."""
 
         def rank(verdict: Verdict) -> tuple[bool, bool, float, float]:
-            is_unpriced, cost, doubt = self._price(verdict.design)
+            is_unpriced, cost, doubt = self.price_key(verdict.design)
             return (
                 bool(verdict.why),
                 is_unpriced,
@@ -548,11 +207,11 @@ class Answer:
         first = candidates[0]
         measured = (v for v in candidates if is_measured(v.design) and not v.why)
         second = next(measured, None)
-        if second is None or first.why or self._is_clearly_cheaper(first.design, second.design):
+        if second is None or first.why or self.is_clearly_cheaper(first.design, second.design):
             return first
         return second
 
-    def _is_clearly_cheaper(self, row: Row, other: Row) -> bool:
+    def is_clearly_cheaper(self, row: Row, other: Row) -> bool:
         """Return whether a design stays cheaper at the upper ends of its prediction intervals."""
         by = self._compared_by(row, other)
         ends = ((row.get(f"{d.interval}_hi"), row[d.interval]) for d in self.question.deadlines)
@@ -571,7 +230,7 @@ class Answer:
         names, row = self.question.alternatives, best.design
         others = [r for v in self.verdicts if v.given == best.given for r in v.others]
         differing = sorted(
-            (r for r in others if any(r[n] != row[n] for n in names)), key=self._price
+            (r for r in others if any(r[n] != row[n] for n in names)), key=self.price_key
         )
         front: list[Row] = []
         for other in differing:
@@ -580,18 +239,18 @@ class Answer:
         cheaper = [
             r
             for r in front
-            if self._price(r)[:2] < self._price(row)[:2] and r["probability"] > EVEN
+            if self.price_key(r)[:2] < self.price_key(row)[:2] and r["probability"] > EVEN
         ]
         surer = [
             r
             for r in front
-            if self._price(r)[:2] >= self._price(row)[:2]
+            if self.price_key(r)[:2] >= self.price_key(row)[:2]
             and r["probability"] >= row["probability"] + _SURER
         ]
         places = dict.fromkeys((len(cheaper) - 1, len(cheaper) // 2, 0)) if cheaper else ()
         return [*(cheaper[place] for place in places), *surer[:1]] or differing[:1]
 
-    def _price(self, row: Row) -> tuple[bool, float, float]:
+    def price_key(self, row: Row) -> tuple[bool, float, float]:
         """Return a sort key: designs with a price first, cheapest first, most likely first."""
         cost = row["cost"]
         known = row[self.question.without_price] if cost is None else cost
@@ -658,6 +317,8 @@ class Answer:
             print_words(f"90 % prediction interval: {', '.join(intervals)}{widest}.")
         if shares := evidence.shares_in_words(evidence.shares_of_row(row)):
             print_words(f"Time by evidence: {shares}{self._weakest(row)}.")
+        if basis := evidence.basis_in_words(last.simulator, row):
+            print_words(f"{basis}.")
         for second in self._alternatives(best):
             print_words(self._alternative(row, second))
         if question.contrast:
@@ -667,7 +328,7 @@ class Answer:
 
     def _weakest(self, row: Row) -> str:
         """Return the operator with the weakest evidence as text, which is kept with the rows."""
-        kept = _kept(self.last.store)
+        kept = kept_with(self.last.store)
         file = kept / f"{row['key']}.txt" if kept else None
         if file and file.is_file():
             return file.read_text(encoding="utf-8")
@@ -736,7 +397,7 @@ class Answer:
         if not rest:
             return f"No design with {kind} meets the SLO."
         likely = [r for r in rest if r["probability"] >= row["probability"]] or rest
-        second = min(likely, key=self._price)
+        second = min(likely, key=self.price_key)
         return self._alternative(row, second).replace("Alternative", f"With {kind}", 1)
 
     def _print_nearest(self, found: Sequence[Verdict]) -> None:
@@ -757,6 +418,8 @@ class Answer:
         usd = min((usd for usd in costs if usd is not None), default=None)
         if usd is not None and len(self._loads) == 1:
             return f"A budget of ${math.ceil(100 * usd) / 100:.2f} is enough (--budget)."
+        if all(verdict.row is None for verdict in self.verdicts):
+            return self.question.unfit
         return " ".join(self.question.advice)
 
     def _print_next(self, bests: Sequence[Row]) -> None:
@@ -770,7 +433,7 @@ class Answer:
             note = f"   # {load}" if len(bests) > 1 else ""
             design = f"{name} {row['key'][:SHOWN]} --target {self.question.target(row)}"
             print(f"       python -m sweeper export {design}{at}{note}")
-        if isinstance(known_beside(self.last.simulator, DEPLOYMENTS), Benchmarks):
+        if isinstance(plugin_of(self.last.simulator, DEPLOYMENTS), Benchmarks):
             check = f"{name} {bests[0]['key'][:SHOWN]}"
             print(
                 f"       python -m sweeper export {check} --benchmark{at}   # measures the design"
@@ -785,7 +448,7 @@ class Answer:
 
     def _command(self, row: Row) -> str:
         simulator, name = self.last.simulator, f"{self.last.name} {row['key'][:SHOWN]}"
-        writer = known_beside(simulator, DEPLOYMENTS)
+        writer = plugin_of(simulator, DEPLOYMENTS)
         assert isinstance(writer, Deploys)
         try:
             return writer.deployment(point_of(simulator, row), "", name)
@@ -796,3 +459,12 @@ class Answer:
 def _probability(row: Row) -> str:
     probability = row["probability"]
     return f"P(meets SLO) {'' if probability > ALL_BUT else '= '}{in_percent(probability)}"
+
+
+def _at_most(probability: float) -> str:
+    """Return an upper bound in percent, rounded up to tenths.
+
+    >>> _at_most(0.0), _at_most(0.0421)
+    ('≤ 0.1 %', '≤ 4.3 %')
+    """
+    return f"≤ {max(1, math.ceil(1000.0 * probability - TINY)) / 10.0:g} %"
