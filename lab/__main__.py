@@ -12,6 +12,7 @@ COMMANDS = {
     "validate": ("lab.validate", "accuracy of the simulators against measured rows"),
     "fit": ("lab.fits.driver", "fit a calibration to measured rows"),
     "predictions": ("lab.predictions.score", "errors of another tool's predictions"),
+    "benchmark": ("lab.benchmark.command", "a dated benchmark of predictors, open to any entry"),
     "replay-engine": ("lab.parity.replay_engine", "an engine release's own scheduler against ours"),
     "scenarios": ("lab.scenarios", "answers to the scenarios of practitioners"),
 }

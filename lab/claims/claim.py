@@ -31,6 +31,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -380,3 +381,27 @@ def described(rows: pl.DataFrame) -> str:
         f"median {np.median(size):.1f}, p90 {np.quantile(size, 0.9):.1f}, "
         f"bias {errors.mean():+.1f}, worst {errors[worst]:+.0f}{label}"
     )
+
+
+DAYS_OF_A_MONTH = 30.44
+LENGTHS = ((0, "0 to 1"), (2, "2 to 3"), (4, "4 to 5"), (6, "6 and more"))
+"""First months of the groups of a table, and their names."""
+
+
+def months_between(day: str, later: str) -> int:
+    """Return the whole months between two days.
+
+    >>> months_between("2025-11-01", "2026-04-17")
+    5
+    """
+    days = (date.fromisoformat(later[:10]) - date.fromisoformat(day)).days
+    return int(days / DAYS_OF_A_MONTH)
+
+
+def group_of(months: int) -> str:
+    """Return the name of a group of months.
+
+    >>> group_of(5)
+    '4 to 5'
+    """
+    return next(name for first, name in reversed(LENGTHS) if months >= first)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from math import isnan
+from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ import polars as pl
 from lab.claims.claim import Cells, columns, figures, predict
 from lab.fits import forward_passes as fits
 from lab.fits.deployments import run_cache_without
+from lab.fits.methods import grouped, leave_one_out, quantile
+from lab.fits.whole_models import factor_of, is_factored, judged_models
 from lab.tables import fp32
 from lab.tables.fp32 import GraphCase
 from lab.tables.passes import TABLES, layer_rows
@@ -33,6 +35,7 @@ from simulators.catalog.gpu import load_gpu
 from simulators.collectives.price import collective_time
 from simulators.composition.adjustments import slowdown
 from simulators.composition.replica import load_runtime
+from simulators.evidence.intervals import COVERED
 from simulators.evidence.lookup import BEST
 from simulators.graphs.price import Framework
 from simulators.kernels.energy import active_idle_w
@@ -135,7 +138,7 @@ def one_gpu(reference: Path) -> pl.DataFrame:
 
 def _labels(case: GraphCase) -> dict[str, Any]:
     return {
-        "row": id(case),
+        "row": f"{case.graph_name} {case.gpu.name} {case.parallelism}, {case.total_s:g} s",
         "gpu": case.gpu.name,
         "vendor": case.gpu.vendor,
         "is_fused": case.is_fused,
@@ -199,6 +202,29 @@ def convolutional_networks(reference: Path) -> Iterator[Cells]:
         if p.name != fp32.FITTED:
             times = {"predicted": p.predicted_s(framework), "measured": p.measured_s}
             yield {**times, "label": p.name}
+
+
+def whole_models(reference: Path) -> Iterator[Cells]:
+    """Yield published times of whole models; factor and interval are of all other models."""
+    for key, rows in grouped(judged_models(reference), lambda row: row.key).items():
+        group, phase, bits, is_eager = key
+        cells = {"group": group, "phase": phase, "bits": bits}
+        for inside, others in leave_one_out(rows, lambda row: row.model, list):
+            factor = factor_of(others) if is_factored(rows) else 1.0
+            ratios = [row.ratio / factor for row in others] or [nan]
+            lo, hi = quantile(ratios, COVERED)
+            for row in inside:
+                predicted_s = factor * row.predicted_s
+                yield {
+                    **cells,
+                    "runtime": "eager" if is_eager else "compiled",
+                    "predicted": predicted_s,
+                    "measured": row.measured_s,
+                    "lo": lo * predicted_s,
+                    "hi": hi * predicted_s,
+                    "label": f"{row.model} {row.gpu}",
+                    "row": row.model,
+                }
 
 
 def energy(reference: Path) -> Iterator[Cells]:

@@ -6,9 +6,12 @@ predicted throughput among those that are predicted to meet the limit; `ask` als
 probability of meeting the limit is at least 80 %. Limits lie near quantiles of the measured
 latencies of each choice, so that every limit can be met and every limit excludes something.
 
+Other tools are judged by their stored predictions (`predictions.toml`): errors and regret.
+
 A difference of a measured pair that differs in one recorded option is attributed to groups of facts
 in the simulator (`sweeper compare OLD NEW --explain`). The groups that an option changes first
-stand in `decisions.toml`: a judgement, since no table measures groups.
+stand in `decisions.toml`: a judgement, since no table measures groups. For entries of a benchmark's
+changelog, their text names the groups (`lab/fits/changelog.toml`).
 """
 
 from __future__ import annotations
@@ -17,31 +20,45 @@ import functools
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from lab.claims.claim import Cells, predict
+from lab.claims.claim import Cells, columns, predict
 from lab.claims.deployments import (
     METRICS,
     MIN_DESIGNS,
     TPOT,
+    regrets,
     throughput,
     with_intervals,
     with_recipes,
 )
+from lab.fits.changelog import ChangelogEntry, entries
 from lab.fits.deployments import run_cache_without
+from lab.fits.differences import (
+    FITTED,
+    HELD_OUT,
+    MOST,
+    Pair,
+    halved_pairs,
+    mixtures_without,
+    public,
+)
 from lab.fits.differences import METRICS as MEANS
-from lab.fits.differences import Pair, halved_pairs, mixtures_without
 from lab.fits.methods import grouped
-from lab.tables.deployments import PublicDeployment
-from lab.tables.rows import Bools, Floats
+from lab.predictions.score import TASKS, Figures, ScoredTask, aligned, predictions
+from lab.tables.deployments import PublicDeployment, database, silicon
+from lab.tables.rows import Bools, Floats, evenly
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.price import DEFAULT, usd_per_gpu_hours
 from simulators.core.jit import Ints
+from simulators.serving.attribution import RELEASE, Mixtures
+from simulators.serving.measured.intervals import error_shares
 from sweeper.query.attribution import UNEXPLAINED, attributed
-from sweeper.query.uncertainty import probability_below
+from sweeper.query.uncertainty import probability_below, probability_smaller
 
 QUANTILES = (0.25, 0.5, 0.75)
 """Quantiles of the measured latencies of a choice that are limits."""
@@ -201,6 +218,44 @@ def calibration(reference: Path) -> Iterator[Cells]:
             yield {**cells, "predicted": 100.0 * probability, "measured": 100.0 * is_met}
 
 
+LEVELS = {"80 %": (0.75, 0.85), "90 %": (0.85, 0.95), "95 %": (0.925, 0.975)}
+"""Probabilities that count as claims of a level."""
+AMONG = CHOSEN, ANY = "a choice and an alternative", "any two designs"
+
+
+def better(reference: Path) -> Iterator[Cells]:
+    """Yield claims that a design is truly better than another of the same choice, by level.
+
+    Probabilities are those of certificates (`sweeper prove`), from the intervals of both
+    predictions and the part of their errors that is common. `predicted` is the probability in
+    percent that the design of higher predicted throughput is better; `measured` is 100 if its
+    measured throughput is at least that of the other. `among`: the pairs of the design of highest
+    predicted throughput, and all pairs; a claim of the former is a row of both.
+    """
+    rows, times, ends = _known(reference)
+    rates = {name: throughput(rows, one) for name, one in times.items()}
+    widths = np.log(ends[TPOT][:, 1] / ends[TPOT][:, 0]) / 2.0
+    share = error_shares()["tokens_per_s"]
+    for one in _choices(rows):
+        worth = {name: rates[name] / one.cost for name in ("measured", "predicted")}
+        for some, is_answered in _alternatives(one, np.ones(len(rows), bool)):
+            if is_answered:
+                continue
+            ranked = some[np.argsort(-worth["predicted"][some], kind="stable")].tolist()
+            for best, other in combinations(ranked, 2):
+                ratio = worth["predicted"][best] / worth["predicted"][other]
+                both = float(widths[best]), float(widths[other])
+                claimed = 1.0 - probability_smaller(float(ratio), both, share)
+                is_held = bool(worth["measured"][best] >= worth["measured"][other])
+                cells = {"what": one.what, "predicted": 100.0 * claimed, "is_held": is_held}
+                cells["measured"] = 100.0 * is_held
+                for level, (least, most) in LEVELS.items():
+                    if least <= claimed < most:
+                        for among in AMONG if best == ranked[0] else (ANY,):
+                            yield {**cells, "level": level, "among": among}
+
+
+OF_RELEASES = FITTED, RELEASE
 WORDS = dict(zip(MEANS, ("TTFT", "TPOT"), strict=True))
 
 
@@ -208,28 +263,102 @@ def one_option(reference: Path, groups: Mapping[str, Sequence[str]]) -> Iterator
     """Yield the attributed difference of each pair and latency, in seconds, with its interval.
 
     `predicted` and `measured` are the times of the new over those of the old. `is_right`: whether
-    the largest share is that of a group that the option changes; `is_unexplained`: whether it is
-    the rest; `alike`: whether the simulator knows no difference. `groups`: of each option.
+    the largest likely share is that of a group that the option changes; `is_right_alone`: the same
+    of shares without the likely parts of the rest; `is_unexplained`: whether the largest of those
+    is the rest; `alike`: whether the simulator knows no difference. `groups`: of each option.
     """
     cache_of = functools.cache(run_cache_without)
 
-    def answer(numbered: tuple[str, Pair]) -> list[Cells]:
+    def answer(numbered: tuple[str, Pair]) -> Iterator[Cells]:
         half, pair = numbered
-        both = mixtures_without(pair, cache_of)
-        found: list[Cells] = []
-        for one in attributed(both, [pair.old.seconds, pair.new.seconds]):
-            if one.metric in WORDS:
-                first, ratio = one.ranked[0], one.predicted[1] / one.predicted[0]
-                width = math.exp(both.half_widths[one.metric])
-                cells = {"option": pair.option, "half": half, "metric": WORDS[one.metric]}
-                ends = {"predicted": ratio, "lo": ratio / width, "hi": ratio * width}
-                measured = pair.new.seconds[one.metric] / pair.old.seconds[one.metric]
-                judged = {
-                    "is_right": first in groups[pair.option],
-                    "is_unexplained": first == UNEXPLAINED,
-                    "alike": one.predicted[0] == one.predicted[1],
-                }
-                found.append({**cells, **ends, **judged, "measured": measured})
-        return found
+        for cells in _attributed(pair, mixtures_without(pair, cache_of), groups[pair.option]):
+            yield {"option": pair.option, "half": half, **cells}
 
     yield from predict(halved_pairs(reference), answer)
+
+
+def changelog(reference: Path) -> Iterator[Cells]:
+    """Yield the attributed differences of deployments before and after a changelog's entry.
+
+    At most `MOST` deployments of an entry, evenly. Columns are those of `one_option`; `half`:
+    whether pairs of releases of the same model and GPU are among those that are fitted.
+    """
+    cache_of = functools.cache(run_cache_without)
+    fitted = {
+        pair.family for half, pair in halved_pairs(reference) if (half, pair.option) == OF_RELEASES
+    }
+    rows = [row for row in silicon(reference) if not row.excluded] + database(reference)
+
+    def answer(known: tuple[ChangelogEntry, Pair]) -> Iterator[Cells]:
+        entry, pair = known
+        both = mixtures_without(pair, cache_of, entry.changed)
+        half = FITTED if pair.family in fitted else HELD_OUT
+        for cells in _attributed(pair, both, entry.groups):
+            yield {"entry": f"{entry.pull}: {entry.about}", "half": half, **cells}
+
+    def known() -> Iterator[tuple[ChangelogEntry, Pair]]:
+        for entry in entries():
+            found = [Pair(RELEASE, *map(public, ends)) for ends in entry.pairs(rows)]
+            yield from ((entry, found[i]) for i in evenly(len(found), MOST))
+
+    yield from predict(known(), answer)
+
+
+def _attributed(pair: Pair, both: Mixtures, right: Sequence[str]) -> Iterator[Cells]:
+    for one in attributed(both, [pair.old.seconds, pair.new.seconds]):
+        if one.metric in WORDS:
+            first, ratio = one.ranked[0], one.predicted[1] / one.predicted[0]
+            explained = max(one.shares, key=lambda group: abs(one.shares[group]))
+            width = math.exp(both.half_widths[one.metric])
+            yield {
+                "metric": WORDS[one.metric],
+                "predicted": ratio,
+                "lo": ratio / width,
+                "hi": ratio * width,
+                "is_right": first in right,
+                "is_right_alone": explained in right,
+                "is_unexplained": explained == UNEXPLAINED,
+                "alike": one.predicted[0] == one.predicted[1],
+                "measured": pair.new.seconds[one.metric] / pair.old.seconds[one.metric],
+            }
+
+
+Scored = tuple[str, str, ScoredTask, Figures]
+
+
+def scored(reference: Path, tools: Sequence[str]) -> Iterator[pl.DataFrame]:
+    """Yield the predicted and measured figures of each tool, by task and kind of rows."""
+    for tool, name, task, figures in _answered(reference, tools):
+        for figure, measured in task.measured.items():
+            for kind, which in task.kinds.items():
+                where = which & ~np.isnan(figures[figure])
+                if where.any():
+                    cells = {"tool": tool, "task": name, "figure": figure, "rows": kind}
+                    pair = {"predicted": figures[figure][where], "measured": measured[where]}
+                    yield columns(**pair, **cells)
+
+
+def regret(reference: Path, tools: Sequence[str]) -> Iterator[pl.DataFrame]:
+    """Yield percent of the best choice that each tool's choices give up."""
+    for tool, name, task, figures in _answered(reference, tools):
+        answered = np.all([~np.isnan(column) for column in figures.values()], axis=0)
+        true, believed = task.decided_by(task.measured), task.decided_by(figures)
+        for among, decisions in task.choices.items():
+            lost = regrets(decisions, true, believed, task.kinds["all"] & answered)
+            yield columns(predicted=lost, tool=tool, task=name, among=among)
+
+
+def _answered(reference: Path, tools: Sequence[str]) -> Iterator[Scored]:
+    """Yield tool, task and figures where a tool predicts a row of a task."""
+    for tool in tools:
+        tables = predictions(tool, reference)
+        for name in TASKS:
+            task = _task(reference, name)
+            figures, _ = aligned(task, tables)
+            if any((~np.isnan(values)).any() for values in figures.values()):
+                yield tool, name, task, figures
+
+
+@functools.lru_cache(maxsize=16)
+def _task(reference: Path, name: str) -> ScoredTask:
+    return TASKS[name][0](reference)

@@ -12,6 +12,7 @@ design lacks to the best one.
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,10 +21,21 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from lab.claims.claim import STATISTICS, Cells, columns, figures, predict, together
+from lab.claims.claim import (
+    STATISTICS,
+    Cells,
+    columns,
+    figures,
+    group_of,
+    months_between,
+    predict,
+    together,
+)
 from lab.fits import deployment_bands
 from lab.fits.deployments import run_cache_without, width_without
+from lab.fits.engines import CONFIG as ENGINE_FITS
 from lab.fits.engines import by_replica, deployed_replica
+from lab.fits.methods import grouped
 from lab.tables.deployments import (
     QWEN3_32B,
     QWEN3_32B_PEER,
@@ -32,6 +44,7 @@ from lab.tables.deployments import (
     drafting,
     newer_groups,
     silicon,
+    until,
 )
 from lab.tables.records import is_gpu, is_model
 from lab.tables.result_blocks import ResultBlock, blocks
@@ -40,9 +53,12 @@ from simulators.catalog.gpu import load_gpu
 from simulators.catalog.price import DEFAULT, usd_per_gpu_hours
 from simulators.composition.replica import load_runtime
 from simulators.serving.answer.metrics import ServingMetrics
-from simulators.serving.measured_deployments import Deployed, corrected, load_of, point_of
-from simulators.serving.point import ClientConfig, ServingPoint
+from simulators.serving.measured.corrections import corrected, load_of
+from simulators.serving.measured.deployments import Deployed, point_of
+from simulators.serving.options import ClientConfig
+from simulators.serving.point import ServingPoint
 from simulators.serving.prices.iteration_table import pass_intervals
+from simulators.serving.run import RunCache
 from simulators.serving.simulator import simulate
 
 AMD = "amd"
@@ -471,3 +487,57 @@ def unknown_names(
             model, gpu = (record[name] or "unnamed" for name in names)
             if not table.startswith("mlperf/") or model.startswith(tuple(language_models)):
                 yield {"predicted": not (is_model(model) and is_gpu(gpu))}
+
+
+def later_deployments(reference: Path, rows: int) -> Iterator[Cells]:
+    """Yield TPOT of deployments measured after each day.
+
+    At most `rows` for each day and number of months, and at most two loads of a replica among them,
+    in the order of the hashes of their names. Rows of InferenceX's database have medians.
+    """
+    kept = _dated(reference)
+    for day in ENGINE_FITS.days:
+
+        def since(row: PublicDeployment, day: str = day) -> str:
+            return group_of(months_between(day, row.measured or ""))
+
+        def answer(row: PublicDeployment, day: str = day) -> Cells:
+            found = simulate(point_of(row), _cache_before(day, row.runtime, row.gpu))
+            names = ("tpot_mean_s", "tpot_mean_s_lo", "tpot_mean_s_hi")
+            mean_s, low_s, high_s = (float(getattr(found, name)) for name in names)
+            share = float(found.tpot_p50_s or mean_s) / mean_s if row.is_median else 1.0
+            return {
+                "day": day,
+                "months": months_between(day, row.measured or ""),
+                "since": since(row),
+                "framework": row.framework,
+                "label": row.name,
+                "predicted": share * mean_s,
+                "measured": row.tpot_s,
+                "lo": share * low_s,
+                "hi": share * high_s,
+            }
+
+        later = [row for row in kept if (row.measured or "") >= day]
+        for some in grouped(later, since).values():
+            yield from predict(_spread(some, rows), answer)
+
+
+def _dated(reference: Path) -> list[PublicDeployment]:
+    """Return the rows with a date: those of the tables, and later ones of the database."""
+    kept = [row for row in silicon(reference) if not row.excluded and row.measured]
+    last = max(row.measured or "" for row in kept)
+    known = [row for row in database(reference, "nvidia") if (row.measured or "") > last]
+    return kept + [row for row in known if not row.excluded]
+
+
+@functools.lru_cache(maxsize=64)
+def _cache_before(day: str, runtime: str, gpu: str) -> RunCache:
+    cache = run_cache_without(runtime, until(day))
+    cache.width_of = functools.partial(width_without, gpu)
+    return cache
+
+
+def _spread(rows: list[PublicDeployment], count: int) -> list[PublicDeployment]:
+    spread = [rows[at[i]] for at in by_replica(rows).values() for i in evenly(len(at), 2)]
+    return sorted(spread, key=lambda row: hashlib.sha256(row.name.encode()).hexdigest())[:count]

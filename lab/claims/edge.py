@@ -26,10 +26,11 @@ CHOICES: tuple[Choice, ...] = ((1.0, 1.0), (10.0, 3.0), (100.0, 10.0), (1000.0, 
 pair with the least error on the other devices, each left out in turn, is chosen."""
 
 
-def programs(reference: Path) -> Iterator[pl.DataFrame]:
+def programs(reference: Path, draws: Sequence[int] = range(DRAWS)) -> Iterator[pl.DataFrame]:
     """Yield seconds of AI Hub's programs on a chip left out, ten of its models measured.
 
     A model is several programs, by runtime and precision; all programs of ten models are measured.
+    `draws`: seeds by which the ten models are drawn.
     """
     table = ai_hub(reference)
     model, _, precision, runtime = (list(names) for names in zip(*table.programs, strict=True))
@@ -40,14 +41,15 @@ def programs(reference: Path) -> Iterator[pl.DataFrame]:
         labels = [both, runtime, precision, model]
         learnt = learn_programs(others, np.ones(len(table.chips) - 1), labels)
         known = np.flatnonzero(~np.isnan(mine) & ~np.isnan(others).all(axis=0))
-        for draw in range(DRAWS):
+        for draw in draws:
             generator = np.random.default_rng(np.random.SeedSequence(draw))
             measured = generator.choice(np.unique(models[known]), MODELS, replace=False)
             samples = known[np.isin(models[known], measured)]
             rest = np.setdiff1d(known, samples)
             weights = adapt(learnt, features[samples], np.exp(mine[samples]))
             predicted, low, high = weights.seconds(features[rest])
-            cells = {"chip": chip, "draw": draw, "lo": low, "hi": high}
+            named = ["|".join(table.programs[i]) for i in rest.tolist()]
+            cells = {"chip": chip, "draw": draw, "program": named, "lo": low, "hi": high}
             yield columns(predicted=predicted, measured=np.exp(mine[rest]), **cells)
 
 

@@ -23,11 +23,12 @@ import numpy as np
 import polars as pl
 from scipy.optimize import bisect
 
-from lab.claims.claim import Cells, columns, predict
+from lab.claims.claim import Cells, columns, figures, predict
 from lab.fits.collectives import fit_transfers, transfer_log_error, transfers_left_out
+from lab.fits.deployments import rank_wait_without
 from lab.fits.methods import leave_one_out
 from lab.tables.collectives import moved
-from lab.tables.disaggregated import read_pooled_runs
+from lab.tables.disaggregated import PooledRun, drawn_runs
 from lab.tables.passes import tinychat_prompts
 from lab.tables.records import extra_model, gpu_name, model_name, model_of, records, replica_of
 from lab.tables.rows import Floats, Record, read_frame, read_records
@@ -36,13 +37,13 @@ from simulators.catalog.gpu import Gpu, load_gpu, what_if
 from simulators.catalog.model import LanguageModel
 from simulators.composition.price import iteration
 from simulators.composition.replica import Replica, load_runtime, runtime_across
-from simulators.core.errors import Infeasible
 from simulators.core.fields import point_from, updated
 from simulators.kernels.price import price
 from simulators.serving.deployment import deployment_of
 from simulators.serving.engine.kv_transfer import Transfers
 from simulators.serving.point import ServingPoint
 from simulators.serving.prices.batch_price import drafted_s, prices_of
+from simulators.serving.run import RunCache
 from simulators.serving.simulator import simulate
 from simulators.serving.speculation import dense_layer, drafter_of, mean_acceptance_length, survival
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
@@ -161,19 +162,38 @@ def shares(reference: Path, point: Mapping[str, Any], long_prompt: int) -> Itera
     return predict([pair for pair in pairs if pair[0].prompt_tokens >= long_prompt], answer)
 
 
-def pooled(reference: Path) -> Iterator[Cells]:
-    """Yield mean latencies of deployments with separate pools, none of which was fitted."""
-    for run in read_pooled_runs(reference):
-        try:
-            found = simulate(run.point)
-        except Infeasible:
-            continue
-        for metric, measured in (("TPOT", run.tpot_s), ("TTFT", run.ttft_s)):
-            name = f"{metric.lower()}_mean_s"
-            ends = {end: getattr(found, f"{name}_{end}") for end in ("lo", "hi")}
-            own = "one pool alone" if run.has_unlike_pools else "both pools or none"
-            cells = {"metric": metric, "framework": run.framework, "ranks": own}
-            yield {**cells, "predicted": getattr(found, name), "measured": measured, **ends}
+def pooled(reference: Path, most_clients: int, runs: int) -> Iterator[Cells]:
+    """Yield mean TPOT and TTFT, with intervals, by whether decode workers draft tokens.
+
+    `known_by`: the database that names the speculation, or the definition of the sweep alone.
+    """
+
+    def answer(run: PooledRun) -> list[Cells]:
+        cache = RunCache()
+        cache.rank_wait_s = rank_wait_without(run.framework)
+        found = simulate(run.point, cache)
+        cells = {
+            "framework": run.framework,
+            "gpu": run.point.gpu,
+            "label": run.row,
+            "drafts": "with drafts" if run.draft_tokens else "without drafts",
+            "known_by": "database" if run.is_resolved else "sweep",
+            "ranks": "one pool alone" if run.has_unlike_pools else "both pools or none",
+        }
+        pairs = {
+            "TPOT": (found.tpot_mean_s, run.tpot_s),
+            "TTFT": (found.ttft_mean_s, run.ttft_s),
+        }
+        ends = {
+            "TPOT": (found.tpot_mean_s_lo, found.tpot_mean_s_hi),
+            "TTFT": (found.ttft_mean_s_lo, found.ttft_mean_s_hi),
+        }
+        return [
+            {**one, "lo": ends[one["metric"]][0], "hi": ends[one["metric"]][1]}
+            for one in figures("metric", pairs, **cells)
+        ]
+
+    return predict(drawn_runs(reference, most_clients, runs), answer)
 
 
 PREFILL_TOKENS = 16_384

@@ -23,14 +23,18 @@ import polars as pl
 
 from lab.claims.claim import Cells, figures, predict, together
 from lab.fits.deployments import (
+    lengths_of,
     online_run_cache_without,
     run_cache_without,
     runtime_without,
+    stalls_without,
+    tails_without,
     width_without_page,
 )
 from lab.fits.engines import numbers_of, static_columns
 from lab.parity.vidur import vidur_price, vidur_table
 from lab.tables import published
+from lab.tables.deployments import PublicDeployment, database
 from lab.tables.kernels import ENGINE
 from lab.tables.passes import SESSION, StaticBatch, static_rows
 from lab.tables.published import InferenceSubmission, OnlineRun, PublishedRun
@@ -48,6 +52,7 @@ from simulators.serving.deployment import deployment_of
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.limits import ReplicaLimits, kv_blocks, load_router, load_scheduler
 from simulators.serving.engine.service import EngineKernels, serve
+from simulators.serving.measured.deployments import point_of
 from simulators.serving.point import ServingPoint
 from simulators.serving.prices.user_operator_times import OpTable, by_operator
 from simulators.serving.run import RunCache, run_of
@@ -275,8 +280,7 @@ def runs(reference: Path) -> Iterator[Cells]:
     def answer(run: Mapping[str, Any]) -> list[Cells]:
         if run["gpu"] not in GPUS or run["model"] not in ENGINE.models:
             raise UserError(f"{run['model']} on {run['gpu']} is not in the catalog")
-        queued, first, last, prompt, output = _vllm_requests(reference, run["run"])
-        asked = _requests(queued - queued[0], prompt, output)
+        queued, first, last, asked = requests_of_run(reference, run["run"])
         times = run_of(point_of_run(run), asked).state.times
         arrived, started, ended = times[:, (at.ARRIVAL, at.FIRST_TOKEN, at.COMPLETED)].T
         ours = _figures(arrived, started, ended, asked)
@@ -287,11 +291,18 @@ def runs(reference: Path) -> Iterator[Cells]:
     return predict(read_records(reference / VLLM_RUNS), answer)
 
 
-def _vllm_requests(reference: Path, run: str) -> list[Floats]:
+def requests_of_run(reference: Path, run: str) -> tuple[Floats, Floats, Floats, Requests]:
+    """Return the times of a run's requests in seconds, and the requests.
+
+    Times are of arrival in the engine's queue, and of the first and last token. Raises UserError if
+    the tables lack the run.
+    """
     names = ("queued_s", "first_token_s", "last_token_s", "input_toks", "output_toks")
     for table in VLLM_REQUESTS:
         if (reference / table).is_file() and len(rows := read_table(reference / table, run=run)):
-            return list(numbers(rows.sort_by("queued_s"), names).values())
+            found = numbers(rows.sort_by("queued_s"), names).values()
+            queued, first, last, prompt, output = found
+            return queued, first, last, _requests(queued - queued[0], prompt, output)
     raise UserError(f"there are no requests of {run}")
 
 
@@ -388,3 +399,90 @@ def _is_equal(run: Mapping[str, Any], theirs: Mapping[str, Floats], state: at.Re
     error_s = max(np.abs(state.times[:, i] - theirs[n]).max() for n, i in VIDUR_TIMES.items())
     counts = int(run["num_iterations"]), int(run["restarts"])
     return bool(error_s <= VIDUR_EXACT_S and (iterations, preemptions) == counts)
+
+
+WARM, WARMED, FRESH = "warm", "warmed by its client", "started for the load"
+PERCENTS = (90, 99)
+TAIL_METRICS = ("ttft", "tpot")
+
+
+def percentiles(reference: Path) -> Iterator[Cells]:
+    """Yield 90th and 99th percentiles; intervals of the 99th, which alone have one.
+
+    `server` says what the requests met. Runs of vLLM 0.19 are replayed request by request; results
+    of documentation pages mostly come from servers that had answered other loads before. InferenceX
+    starts a server for each load, and with ten requests per client the first prompts are the 99th
+    percentile; since 2026-01-27 its client sends copies of one prompt before them.
+
+    The engine's constants are fitted without the model, stalls of first prompts without the
+    lengths of prompts and answers.
+    """
+    yield from _replays(reference)
+    yield from predict(blocks(reference)[0], _printed)
+    cache_of = functools.cache(_cache_without)
+    yield from predict(database(reference), functools.partial(_listed, cache_of))
+
+
+def _replays(reference: Path) -> Iterator[Cells]:
+    def answer(run: Mapping[str, Any]) -> Iterator[Cells]:
+        queued, first, last, asked = requests_of_run(reference, run["run"])
+        times = run_of(point_of_run(run), asked).state.times
+        ours = times[:, (at.ARRIVAL, at.FIRST_TOKEN, at.COMPLETED)].T
+        later = asked.output_tokens - 1
+        pairs = {
+            "ttft": (ours[1] - ours[0], first - queued),
+            "tpot": ((ours[2] - ours[1]) / later, (last - first) / later),
+        }
+        for metric, (predicted, measured) in pairs.items():
+            for percent in PERCENTS:
+                cells = {"source": "replayed", "server": WARM, "label": run["run"]}
+                values = {
+                    "predicted": _percentile(predicted, percent),
+                    "measured": _percentile(measured, percent),
+                }
+                yield cells | values | {"metric": metric.upper(), "percent": percent}
+
+    return predict(read_records(reference / VLLM_RUNS), answer)
+
+
+def _percentile(values: Floats, percent: int) -> float:
+    return float(np.percentile(values, percent))
+
+
+@functools.cache
+def _page_cache(runtime: str, group: str, decode: str, page: str) -> RunCache:
+    cache = run_cache_without(runtime, group, decode)
+    cache.width_of = functools.partial(width_without_page, page)
+    cache.tails = tails_without(group.rpartition(".")[2])
+    return cache
+
+
+def _printed(block: ResultBlock) -> Iterator[Cells]:
+    cache = _page_cache(block.point.runtime, block.group, block.decode, block.path)
+    cells = {"source": "documentation", "server": WARM, "label": block.path}
+    return _tail_rows(cells | {"gpu": block.point.gpu}, simulate(block.point, cache), block)
+
+
+def _listed(cache_of: Any, row: PublicDeployment) -> Iterator[Cells]:
+    server = FRESH if row.is_fresh else WARMED
+    cells = {"source": "InferenceX", "server": server, "label": row.name, "gpu": row.gpu}
+    cache = cache_of(row.runtime, row.model, lengths_of(row), row.gpu)
+    cache.stalls, cache.tails = stalls_without(row), tails_without(row.gpu)
+    return _tail_rows(cells, simulate(point_of(row), cache), row)
+
+
+def _cache_without(runtime: str, model: str, lengths: str, gpu: str) -> RunCache:
+    """Return a run cache of deployments with equal lengths on a GPU, which are left out."""
+    del lengths, gpu
+    return run_cache_without(runtime, model)
+
+
+def _tail_rows(cells: Cells, found: Any, row: ResultBlock | PublicDeployment) -> Iterator[Cells]:
+    for metric in TAIL_METRICS:
+        for percent in PERCENTS:
+            name = f"{metric}_p{percent}_s"
+            measured = getattr(row, name, None)
+            if measured and measured == measured:
+                ends = {end: getattr(found, f"{name}_{end}", None) for end in ("lo", "hi")}
+                values = {"predicted": getattr(found, name), "measured": measured}
+                yield {**cells, **values, **ends, "metric": metric.upper(), "percent": percent}

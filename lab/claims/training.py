@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from lab.claims.claim import Cells, figures, predict, together
+from lab.claims.claim import Cells, figures, group_of, months_between, predict, together
 from lab.fits import training as fits
 from lab.scenarios import find
 from lab.tables.rows import Record, read_records
@@ -30,7 +30,8 @@ from simulators.training import job as jobs
 from simulators.training.communication import cp_comm_s
 from simulators.training.job import Job
 from simulators.training.memory import RESERVED_BYTES, rank_memory
-from simulators.training.operators import ATTENTION, FORWARD, INPUTS, SCORES, pieces
+from simulators.training.operator_prices import ATTENTION, SCORES, pieces
+from simulators.training.operators import FORWARD, INPUTS
 from simulators.training.pipeline import ends_s
 from simulators.training.point import TrainingPoint
 from simulators.training.schedule import ONE_F_ONE_B, sorted_tasks
@@ -295,3 +296,26 @@ def anchors(_reference: Path, scenarios: Sequence[str]) -> Iterator[Cells]:
                 cells = {"figure": figure.name, "predicted": figure.value, "inside": figure.in_band}
                 label = f"asked for {low:g} to {high:g}"
                 yield {**cells, "lo": low, "hi": high, "label": label}
+
+
+def later_steps(reference: Path) -> Iterator[Cells]:
+    """Yield training steps of releases after each day."""
+    band = jobs.constants_of(read_calibration(jobs.CALIBRATION)["step"]).band
+    rows = [one for one in fits.priced_steps(reference) if one.step.source in fits.FITTED_SOURCES]
+    rows = [one for one in rows if not one.step.is_flagged]
+    for day in fits.CONFIG.days:
+        constants = fits.constants_until(day)
+        for one in fits.split_by_day(rows, day)[0]:
+            predicted = fits.fastest_s(one, constants)
+            months = months_between(day, one.step.day)
+            yield {
+                "day": day,
+                "months": months,
+                "since": group_of(months),
+                "kind": "mixtures" if one.step.is_mixture else "dense",
+                "label": f"{one.step.group[1]} on {one.step.job.gpu.name}",
+                "predicted": predicted,
+                "measured": one.step.seconds,
+                "lo": band[0] * predicted,
+                "hi": band[1] * predicted,
+            }

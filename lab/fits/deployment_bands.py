@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ import numpy as np
 from lab.fits.deployments import run_cache_of, run_cache_without
 from lab.fits.driver import Calibration, declared, settings
 from lab.fits.engines import LEFT_OUT, by_replica
-from lab.fits.methods import grouped, interval, quantile
-from lab.tables.deployments import PublicDeployment, silicon
+from lab.fits.methods import COVERED_SHARE, grouped, interval, quantile
+from lab.tables.deployments import PublicDeployment, database, silicon
 from lab.tables.result_blocks import ResultBlock, blocks
 from lab.tables.rows import evenly
 from simulators.composition.replica import load_runtime
@@ -26,17 +26,21 @@ from simulators.core.errors import Infeasible, UserError
 from simulators.core.jit import Floats
 from simulators.evidence.intervals import COVERED
 from simulators.evidence.lookup import BEST, LEVELS, NEW_ARCHITECTURE
-from simulators.serving.deployment import Deployment, Hardware
-from simulators.serving.measured_deployments import (
+from simulators.serving.deployment import Deployment
+from simulators.serving.measured.deployments import point_of
+from simulators.serving.measured.intervals import (
     OLDER_RELEASE,
     UNMEASURED,
     Width,
+    combined_interval,
     engines_of,
-    point_of,
+    latency_intervals,
     scale,
+    width_from,
 )
 from simulators.serving.point import ServingPoint
 from simulators.serving.prices.batch_price import prices_of
+from simulators.serving.prices.hardware import Hardware
 from simulators.serving.prices.iteration_table import Ends
 from simulators.serving.run import RunCache, run_of
 
@@ -86,11 +90,20 @@ def fit_deployment_bands(reference: Path, _only: Sequence[str]) -> Iterator[Cali
             others = [one for one in printed if page_of(one) != page]
             width = widths_of(metric, others, lambda _: OLDER_RELEASE)[OLDER_RELEASE]
             of_page[page][OLDER_RELEASE][metric] = asdict(width)
-    for metric, ratio in tails(reference).items():
-        content["tail"][metric] = {"ends": interval(ratio)}
+    tails = list(_tail_rows(reference))
+    content["tail"] = tail_ends(tails, content["width"])
+    tails_without = {
+        gpu: tail_ends([one for one in tails if one.gpu != gpu], content["width"])
+        for gpu in sorted({one.gpu for one in tails})
+    }
     whole = declared("deployment_bands", content=content, rows=len(seen), errors=errors)
+    whole = replace(whole, provenance={"tails": len(tails)})
     yield whole
-    yield replace(whole, file=LEFT_OUT / whole.file.name, content={"without": without | of_page})
+    yield replace(
+        whole,
+        file=LEFT_OUT / whole.file.name,
+        content={"without": without | of_page, "tails": tails_without},
+    )
 
 
 def predicted(reference: Path, known: Sequence[str] = KNOWN) -> Iterator[PredictedDeployment]:
@@ -199,21 +212,86 @@ def _outside(one: PredictedDeployment, metric: str, width: Width) -> float:
     return max(0.0, low / one.ratio[metric] - 1.0, one.ratio[metric] / high - 1.0)
 
 
-def tails(reference: Path) -> dict[str, Floats]:
-    """Return measured over predicted ratios of the 99th percentile to the mean, by metric."""
-    cache = functools.cache(run_cache_without)
+DOCUMENTED, LISTED = "documentation", "InferenceX"
+"""Sources of 99th percentiles."""
 
-    def ratios(block: ResultBlock) -> Floats:
-        ours = run_of(block.point, cache=cache(block.point.runtime, block.group)).metrics()
-        p99 = np.array([block.ttft_p99_s, block.tpot_p99_s], np.float64)
-        mean = np.array([block.ttft_s, block.tpot_s], np.float64)
-        our_p99 = np.array([ours.ttft_p99_s, ours.tpot_p99_s], np.float64)
-        our_mean = np.array([ours.ttft_mean_s, ours.tpot_mean_s], np.float64)
-        return np.asarray(p99 / mean * our_mean / our_p99, np.float64)
+SHARES = np.linspace(0.0, 1.0, 21)
 
-    found = []
+
+@dataclass(frozen=True)
+class Tail:
+    """Percentiles of a result, measured and predicted, and the intervals of its passes."""
+
+    source: str
+    gpu: str
+    runtime: str
+    p99: Mapping[str, float]  # measured over predicted, by metric; NaN if unknown
+    spread: Mapping[str, float]  # the same of the 99th percentile over the mean
+    pass_interval: Mapping[str, Ends]
+
+
+def tail_ends(rows: Sequence[Tail], widths: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ends of the error of a 99th percentile over the mean, by metric.
+
+    They are quantiles over documentation pages, whose loads differ most. Those of TPOT are scaled
+    to the least share with which the intervals cover 90 % of both sources, which have equal weight.
+    InferenceX's TTFT has stalls of fresh servers, and is left out.
+    """
+    pages = [one for one in rows if one.source == DOCUMENTED]
+    found = {}
+    for metric in METRICS:
+        ratios = np.array([one.spread[metric] for one in pages])
+        found[metric] = {"ends": interval(ratios[~np.isnan(ratios)])}
+    low, high = found["tpot"]["ends"]
+    covered = [(one, _mean_ends(one, "tpot", widths)) for one in rows]
+
+    def is_enough(share: float) -> bool:
+        ends = (low**share, high**share)
+        inside = {
+            source: np.mean(
+                [_covers(one, mean, ends) for one, mean in covered if one.source == source]
+            )
+            for source in {one.source for one in rows}
+        }
+        return float(np.mean(list(inside.values()))) >= COVERED_SHARE
+
+    share = next((share for share in SHARES.tolist() if is_enough(share)), 1.0)
+    found["tpot"]["ends"] = low**share, high**share
+    return found
+
+
+def _mean_ends(one: Tail, metric: str, widths: Mapping[str, Any]) -> Ends:
+    def width_of(engine: str, metric: str) -> Width:
+        return width_from(widths[engine][metric])
+
+    return latency_intervals(one.runtime, one.pass_interval, width_of)[metric]
+
+
+def _covers(one: Tail, mean: Ends, tail: Ends) -> bool:
+    low, high = combined_interval(mean, tail)
+    return low <= one.p99["tpot"] <= high
+
+
+def _tail_rows(reference: Path) -> Iterator[Tail]:
+    cache_of = functools.cache(run_cache_without)
     for block in blocks(reference)[0]:
-        with contextlib.suppress(Infeasible, UserError):
-            found.append(ratios(block))
-    columns = np.array(found).T
-    return {n: c[~np.isnan(c)] for n, c in zip(("ttft", "tpot"), columns, strict=True)}
+        cache = cache_of(block.point.runtime, block.group)
+        yield from _tail(DOCUMENTED, block, block.point, cache)
+    for row in database(reference):
+        yield from _tail(LISTED, row, point_of(row), cache_of(row.runtime, row.model))
+
+
+def _tail(
+    source: str, row: ResultBlock | PublicDeployment, point: ServingPoint, cache: RunCache
+) -> Iterator[Tail]:
+    with contextlib.suppress(Infeasible, UserError):
+        ours = run_of(point, cache=cache).metrics()
+        p99, spread = {}, {}
+        for metric in METRICS:
+            p99_s, mean_s = getattr(ours, f"{metric}_p99_s"), getattr(ours, f"{metric}_mean_s")
+            measured_s = getattr(row, f"{metric}_p99_s") or np.nan
+            p99[metric] = measured_s / p99_s
+            spread[metric] = p99[metric] * mean_s / getattr(row, f"{metric}_s")
+        table, _ = prices_of(point, cache.deployment(point).hardware)
+        if not np.isnan(p99["tpot"]):
+            yield Tail(source, point.gpu, point.runtime, p99, spread, dict(table.reach))

@@ -5,13 +5,17 @@ predictions. The fit has one number per latency: the 90 % quantile of the error 
 over the combined half-widths of both predictions, on half of the pairs. The pairs of an option
 are split by families, which are a model and its GPUs: families alternate between the halves,
 largest first.
+
+Where an unexplained difference most likely lies: the mean over pairs of an option, on the same
+half, of the groups' parts of the predicted difference. Pairs whose designs are the same to the
+simulator tell nothing.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from operator import attrgetter
@@ -27,15 +31,12 @@ from lab.tables.result_blocks import blocks
 from lab.tables.rows import Floats, evenly
 from simulators.core.errors import Infeasible
 from simulators.core.fields import columns_of
-from simulators.serving.attribution import Mixtures, mixtures
-from simulators.serving.measured_deployments import (
-    OLDER_RELEASE,
-    Width,
-    fitted_width,
-    point_of,
-)
+from simulators.serving.attribution import OPTIONS, RELEASE, Mixtures, mixtures
+from simulators.serving.measured.deployments import point_of
+from simulators.serving.measured.intervals import OLDER_RELEASE, Width, fitted_width
 from simulators.serving.point import ServingPoint
 from simulators.serving.run import RunCache
+from sweeper.query.shapley import shapley_values
 
 METRICS = TTFT, TPOT = "ttft_mean_s", "tpot_mean_s"
 HALVES = FITTED, HELD_OUT = "first half", "held-out half"
@@ -68,7 +69,8 @@ class Pair:
         return (self.old.point.model, *sorted({self.old.point.gpu, self.new.point.gpu}))
 
 
-def _public(row: PublicDeployment) -> Measured:
+def public(row: PublicDeployment) -> Measured:
+    """Return a public deployment with its recorded options."""
     return Measured(
         point=point_of(row),
         group=row.group,
@@ -76,7 +78,7 @@ def _public(row: PublicDeployment) -> Measured:
         options={
             "GPU": row.gpu,
             "precision": (row.dtype, row.kv_dtype),
-            "release": (row.family[-1], row.runtime, row.release),
+            RELEASE: (row.family[-1], row.runtime, row.release),
             "tensor parallelism": row.layout.tp,
             "expert parallelism": row.layout.ep,
             "chunk size": row.budget,
@@ -89,14 +91,7 @@ def _public(row: PublicDeployment) -> Measured:
     )
 
 
-OF_BLOCKS = {
-    "GPU": ("gpu",),
-    "precision": ("dtype", "kv_dtype"),
-    "tensor parallelism": ("tp",),
-    "expert parallelism": ("ep",),
-    "chunk size": ("chunk_size",),
-    "speculation": ("speculation.method", "speculation.num_draft_tokens"),
-}
+OF_BLOCKS = {option: names for option, names in OPTIONS.items() if option != RELEASE}
 """Fields of a point that an option of a printed result sets."""
 
 DERIVED = ("lengths.max_output_tokens", "memory_fraction", "max_batch", "moe.routing_skew")
@@ -139,8 +134,8 @@ def pairs(rows: Sequence[Measured]) -> list[Pair]:
 
 def halved_pairs(reference: Path) -> Iterator[tuple[str, Pair]]:
     """Yield the pairs of measured deployments with their halves."""
-    public = [row for row in silicon(reference) if not row.excluded]
-    known = [_public(row) for row in [*public, *database(reference, "amd")]]
+    known_rows = [row for row in silicon(reference) if not row.excluded]
+    known = [public(row) for row in [*known_rows, *database(reference, "amd")]]
     found = [*pairs(known), *pairs(list(_printed(reference)))]
     for own in grouped(found, lambda pair: pair.option).values():
         families = grouped(own, lambda pair: pair.family)
@@ -149,16 +144,19 @@ def halved_pairs(reference: Path) -> Iterator[tuple[str, Pair]]:
             yield from ((HALVES[(place + 1) // 2 % 2], pair) for pair in families[family])
 
 
-def mixtures_without(pair: Pair, cache_of: Callable[[str, str], RunCache]) -> Mixtures:
+def mixtures_without(
+    pair: Pair, cache_of: Callable[[str, str], RunCache], changed: Collection[str] = ()
+) -> Mixtures:
     """Return the mixtures of a pair; `cache_of` returns constants of a runtime without a group.
 
-    The widths of intervals are fitted to deployments on other GPUs.
+    The widths of intervals are fitted to deployments on other GPUs. `changed`: options that differ,
+    if not the pair's.
     """
     ends = pair.old, pair.new
     caches = [cache_of(one.point.runtime, one.group) for one in ends]
     for one, cache in zip(ends, caches, strict=True):
         cache.width_of = functools.partial(_width, one.point.gpu)
-    return mixtures(pair.old.point, pair.new.point, caches)
+    return mixtures(pair.old.point, pair.new.point, caches, changed or [pair.option])
 
 
 def _width(gpu: str, engine: str, metric: str) -> Width:
@@ -167,23 +165,57 @@ def _width(gpu: str, engine: str, metric: str) -> Width:
     )
 
 
+LEAST_PART = 0.05
+"""Mean part of a group below which it is left out."""
+
+
 def fit_differences(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
-    """Yield the error of a ratio of two predictions over their combined half-widths."""
+    """Yield the error of a ratio of two predictions over their combined half-widths, and parts."""
     cache_of = functools.cache(run_cache_without)
     found: dict[str, list[Floats]] = {half: [] for half in HALVES}
+    parts: dict[str, list[Parts]] = {}
     for half, pair in halved_pairs(reference):
         try:
-            found[half].append(_errors(pair, mixtures_without(pair, cache_of)))
+            both = mixtures_without(pair, cache_of)
+            found[half].append(_errors(pair, both))
+            if half == FITTED:
+                parts.setdefault(pair.option, []).extend(_parts(both))
         except Infeasible:
             continue
     errors = {half: np.array(rows) for half, rows in found.items()}  # pair, metric: error, scale
     share = np.quantile(errors[FITTED][..., 0] / errors[FITTED][..., 1], 0.9, axis=0)
     yield declared(
         "differences",
-        content={"share": dict(zip(METRICS, map(float, share), strict=True))},
+        content={
+            "share": dict(zip(METRICS, map(float, share), strict=True)),
+            "remainder": {option: _mean(own) for option, own in parts.items() if own},
+        },
         rows=len(found[FITTED]),
         errors=errors[HELD_OUT][..., 0],
+        provenance={"latencies": {option: len(own) for option, own in parts.items()}},
     )
+
+
+Parts = Mapping[str, float]
+"""Parts of groups in a difference; they add up to 1."""
+
+
+def _parts(both: Mixtures) -> Iterator[Parts]:
+    """Yield the parts of each latency that differs to the simulator."""
+    if both.run(()) == both.run(both.groups):
+        return
+    shares = shapley_values(both.groups, both.run)
+    for metric in METRICS:
+        sizes = {group: abs(share[metric]) for group, share in shares.items()}
+        if whole := math.fsum(sizes.values()):
+            yield {group: size / whole for group, size in sizes.items()}
+
+
+def _mean(parts: Sequence[Parts]) -> dict[str, float]:
+    groups = dict.fromkeys(group for one in parts for group in one)
+    mean = {g: math.fsum(one.get(g, 0.0) for one in parts) / len(parts) for g in groups}
+    kept = {group: part for group, part in mean.items() if part >= LEAST_PART}
+    return {group: part / math.fsum(kept.values()) for group, part in kept.items()}
 
 
 def _errors(pair: Pair, both: Mixtures) -> Floats:

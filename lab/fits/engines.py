@@ -16,7 +16,7 @@ import numpy as np
 
 from lab.fits.driver import Calibration, declared, settings
 from lab.fits.methods import Constant, LeastSquares, fit_by_group, grouped, solve
-from lab.tables.deployments import newer_groups, silicon
+from lab.tables.deployments import newer_groups, silicon, until
 from lab.tables.passes import SESSION, StaticBatch, static_rows
 from lab.tables.records import replica_of
 from simulators.catalog.engine import load_engine
@@ -26,7 +26,7 @@ from simulators.composition.price import part_rows
 from simulators.composition.replica import ANY, Replica, Runtime, load_runtime, share_of_many
 from simulators.core.folder import PACKAGES
 from simulators.core.jit import Floats
-from simulators.serving.measured_deployments import Deployed
+from simulators.serving.measured.deployments import Deployed
 from simulators.workload.llm.memory import weight_bytes
 from simulators.workload.llm.parallelism import stage_of
 from simulators.workload.llm.step import Step, decode_step, prefill_step
@@ -323,14 +323,19 @@ def fit_engines(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     }
     newer = np.array(newer_groups(rows) + [""] * len(batches))
     without |= {group: solve(problem, newer != group) for group in sorted({*newer} - {""})}
+    days = np.array([row.measured or "" for row in rows] + [""] * len(batches))
+    without |= {until(day): solve(problem, days < day) for day in CONFIG.days}
     error = fitted.held_out_s / problem.measured_s - 1.0
     for name in sorted(set(frameworks)):
         whose = _framework_of(name)  # all its runtimes, as a later one may replace a group's
         named = {g for g, f in zip(groups, frameworks, strict=True) if _framework_of(f) == whose}
         named |= {row.model for row in rows if row.framework == name} | ({*newer} - {""})
+        named |= {until(day) for day in CONFIG.days}
         held_out = error[np.array(frameworks) == name]
         tables = {g: left_out_table(name, problem.named(without[g])) for g in sorted(named)}
-        evidence = {"rows": held_out.size, "errors": held_out}
+        evidence: dict[str, Any] = {"rows": held_out.size, "errors": held_out}
+        if newest := max((row.measured or "" for row in rows if row.framework == name), default=""):
+            evidence["provenance"] = {"newest": newest[:10]}
         file = LEFT_OUT / "runtimes" / f"{name}.toml"
         yield declared("engines", file=file, content={"without": tables}, **evidence)
         for one in (name, *_alike(name)):

@@ -25,7 +25,7 @@ from lab.tables.published import OFFLINE, InferenceSubmission, mlperf
 from simulators.catalog.gpu import load_gpu
 from simulators.composition.replica import OTHER, Runtime, load_runtime
 from simulators.core.jit import Floats
-from simulators.serving.measured_deployments import point_of
+from simulators.serving.measured.deployments import point_of
 from simulators.serving.run import RunCache
 from simulators.serving.simulator import simulate
 

@@ -17,14 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from lab.fits.driver import Calibration, declared, rounded, settings
+from lab.fits.driver import DECLARED, Calibration, declared, rounded, settings
+from lab.fits.engines import LEFT_OUT
 from lab.fits.methods import Label, grouped, quantile
 from lab.tables import training as tables
+from lab.tables.deployments import until
 from lab.tables.training import LORA, MeasuredStep, TrainingSubmission
+from simulators.core.calibration import read_calibration
 from simulators.core.errors import Infeasible, UserError
+from simulators.core.folder import once
 from simulators.core.jit import Floats
 from simulators.evidence.intervals import COVERED
-from simulators.training.job import Constants, check_job, constants_of
+from simulators.training.job import CALIBRATION, Constants, check_job, constants_of
 from simulators.training.memory import rank_memory
 from simulators.training.step import Work, step_parts, work_of
 
@@ -111,7 +115,8 @@ def fastest_s(one: PricedSteps, constants: Constants) -> float:
     return float(np.min(found.step_s * one.fits))
 
 
-def _nested(numbers: Mapping[str, float]) -> dict[str, object]:
+def nested(numbers: Mapping[str, float]) -> dict[str, object]:
+    """Return constants as nested tables; `table.name` names an entry of a table."""
     found: dict[str, Any] = {}
     for name, value in numbers.items():
         *tables, key = name.split(".")
@@ -137,7 +142,7 @@ def _fold(name: str) -> int:
     return int(hashlib.sha256(name.encode()).hexdigest(), 16) % int(CONFIG.model_folds)
 
 
-def _plan_of(step: MeasuredStep) -> tuple[object, ...]:
+def plan_of(step: MeasuredStep) -> tuple[object, ...]:
     """Return what twins have in common: steps that differ in release, source, or copies alone."""
     job, ranks = step.job, (step.job.tp, step.job.cp, step.job.ep, int(step.plans.pp[0]))
     return (job.model.name, SPLITS["GPU"](step), job.dtype, job.sequence, *ranks)
@@ -150,8 +155,8 @@ def left_out(
     fold_of = SPLITS[split]
     for fold, unseen in grouped(rows, lambda one: fold_of(one.step)).items():
         if fold:
-            twins = {_plan_of(one.step) for one in unseen}
-            yield fold, unseen, [one for one in rows if _plan_of(one.step) not in twins]
+            twins = {plan_of(one.step) for one in unseen}
+            yield fold, unseen, [one for one in rows if plan_of(one.step) not in twins]
 
 
 def section_of(split: str, fold: str) -> str:
@@ -164,23 +169,24 @@ def fit_training_steps(reference: Path, _only: Sequence[str]) -> Iterator[Calibr
     rows = [one for one in priced_steps(reference) if one.step.source in FITTED_SOURCES]
     rows = [one for one in rows if not one.step.is_flagged]
     whole = fitted_constants(rows)
-    launches = launch_times_s(reference, constants_of(_nested(whole)))
+    launches = launch_times_s(reference, constants_of(nested(whole)))
     launch = {"launch_s": launches.pop("")}
-    content: dict[str, dict[str, object]] = {"step": _nested(whole | launch)}
+    content: dict[str, dict[str, object]] = {"step": nested(whole | launch)}
     errors: list[float] = []
     groups: list[str] = []
     for split in SPLITS:
         for fold, unseen, seen in left_out(rows, split):
-            numbers = _nested(fitted_constants(seen) | launch)
+            numbers = nested(fitted_constants(seen) | launch)
             content[section_of(split, fold)] = numbers
             constants = constants_of(numbers)
             errors += [np.log(one.step.seconds / fastest_s(one, constants)) for one in unseen]
             groups += [split] * len(unseen)
     content["step"]["band"] = rounded(np.exp(quantile(errors, COVERED, groups)), ".3f")
     content |= {name: {"launch_s": seconds} for name, seconds in launches.items()}
-    yield declared(
+    fitted = declared(
         "training_steps", content=content, rows=len(rows), errors=np.expm1(-np.array(errors))
     )
+    yield replace(fitted, provenance={"newest": max(one.step.day for one in rows)})
 
 
 class _Noted(dict[str, float]):
@@ -197,9 +203,9 @@ class _Noted(dict[str, float]):
 
 def constants_read(one: PricedSteps, start: Mapping[str, float]) -> list[str]:
     """Return the names of the constants that a step depends on; single numbers count always."""
-    nested = _nested(start)
-    tables = {name: _Noted(table) for name, table in nested.items() if isinstance(table, dict)}
-    fastest_s(one, constants_of(nested | tables))
+    known = nested(start)
+    tables = {name: _Noted(table) for name, table in known.items() if isinstance(table, dict)}
+    fastest_s(one, constants_of(known | tables))
     read = {f"{name}.{key}" for name, table in tables.items() for key in table.read}
     return [name for name in start if "." not in name or name in read]
 
@@ -222,7 +228,7 @@ def fitted_constants(rows: Sequence[PricedSteps]) -> dict[str, float]:
 
     def errors_at(where: Floats) -> Floats:
         numbers = dict(zip(names, np.exp(where).tolist(), strict=True))
-        constants = constants_of(_nested(numbers))
+        constants = constants_of(nested(numbers))
         for one, mine, found in zip(rows, read, known, strict=True):
             if (key := where[mine].tobytes()) not in found:
                 found[key] = fastest_s(one, constants)
@@ -250,3 +256,40 @@ def fitted_constants(rows: Sequence[PricedSteps]) -> dict[str, float]:
         if gain < CONFIG.least_gain:
             break
     return dict(zip(names, np.exp(where).tolist(), strict=True))
+
+
+BLIND = LEFT_OUT / "training_blind.toml"
+
+
+def fit_blind(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
+    """Yield the constants of training steps fitted to the rows before each day.
+
+    Rows whose configuration was also measured on the day or later are left out, so that no later
+    row has a twin among the fitted ones.
+    """
+    rows = [one for one in priced_steps(reference) if one.step.source in FITTED_SOURCES]
+    rows = [one for one in rows if not one.step.is_flagged]
+    launch = {"launch_s": float(read_calibration(CALIBRATION)["step"]["launch_s"])}
+    content, errors = {}, []
+    for day in CONFIG.days:
+        later, seen = split_by_day(rows, day)
+        content[until(day)] = nested(fitted_constants(seen) | launch)
+        constants = constants_of(content[until(day)])
+        errors += [fastest_s(one, constants) / one.step.seconds - 1.0 for one in later]
+    facts = {**DECLARED["blind"], "file": BLIND, "rows": len(rows)}
+    yield Calibration(content=content, errors=np.array(errors), **facts)
+
+
+def split_by_day(
+    rows: Sequence[PricedSteps], day: str
+) -> tuple[list[PricedSteps], list[PricedSteps]]:
+    """Return the rows of a day and later, and older rows without their twins."""
+    later = [one for one in rows if one.step.day >= day]
+    twins = {plan_of(one.step) for one in later}
+    older = [one for one in rows if one.step.day < day and plan_of(one.step) not in twins]
+    return later, older
+
+
+def constants_until(day: str) -> Constants:
+    """Return the constants of training steps fitted to rows before a day of `training.toml`."""
+    return constants_of(once(read_calibration, BLIND)[until(day)])

@@ -13,14 +13,14 @@ from typing import Any
 
 from simulators.core.errors import Infeasible
 from simulators.core.folder import read_toml
-from simulators.serving.point import (
+from simulators.serving.options import (
     CLOSED,
     ArrivalsConfig,
     CacheConfig,
-    ServingPoint,
     SessionsConfig,
     SpeculationConfig,
 )
+from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import simulate
 
 CONFIGURATIONS = Path(__file__).with_suffix(".toml")

@@ -76,13 +76,13 @@ def scores(named: str, reference: Path) -> list[Check]:
 
     Raises UserError if the predictions name no row of any task.
     """
-    tables = _predictions(named, reference)
+    tables = predictions(named, reference)
     lines, seen = [], []
     for name, (read, needs) in TASKS.items():
         if all((reference / table).is_file() for table in needs):
             task = read(reference)
             seen.append(f"{name}: {', '.join(task.keys.columns)}; {', '.join(task.measured)}")
-            figures, unmatched = _aligned(task, tables)
+            figures, unmatched = aligned(task, tables)
             if any((~np.isnan(values)).any() for values in figures.values()):
                 lines += list(_lines(name, task, figures, unmatched))
     if not lines:
@@ -93,7 +93,7 @@ def scores(named: str, reference: Path) -> list[Check]:
     return lines
 
 
-def _predictions(named: str, reference: Path) -> list[pl.DataFrame]:
+def predictions(named: str, reference: Path) -> list[pl.DataFrame]:
     """Return tables of predictions, with the column names of tasks.
 
     Raises UserError if an entry is malformed, or none of its tables is in the reference folder.
@@ -125,7 +125,7 @@ def _words(keys: Sequence[str]) -> list[pl.Expr]:
     return [pl.col(name).cast(pl.String).str.strip_suffix(".0") for name in keys]
 
 
-def _aligned(task: ScoredTask, tables: Sequence[pl.DataFrame]) -> tuple[dict[str, Floats], int]:
+def aligned(task: ScoredTask, tables: Sequence[pl.DataFrame]) -> tuple[dict[str, Floats], int]:
     """Return the predictions of a task's rows, NaN where there is none, and unmatched rows.
 
     Raises UserError if a row is predicted twice, or by no number above zero.

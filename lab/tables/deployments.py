@@ -22,12 +22,13 @@ from simulators.catalog.model import load_model
 from simulators.composition.replica import FRAMEWORKS, load_runtime
 from simulators.core.errors import UserError
 from simulators.core.folder import read_toml
-from simulators.serving.measured_deployments import INFERENCEX, Client, Deployed, EngineLaunch
-from simulators.serving.point import MTP, SpeculationConfig
+from simulators.serving.measured.deployments import INFERENCEX, Client, Deployed, EngineLaunch
+from simulators.serving.options import MTP, SpeculationConfig
 from simulators.workload.llm.parallelism import Parallelism
 
 FACTS = Record(read_toml(Path(__file__).with_suffix(".toml")))
 RECIPES = read_toml(Path(__file__).with_name("launch_recipes.toml"))
+WARM_UP: Mapping[str, Any] = FACTS.warm_up
 SILICON, PEER, QWEN3_32B, QWEN3_32B_PEER, ANNOTATIONS, RESOLVED, SWEEPS, DATABASE = (
     FACTS.tables[name]
     for name in (
@@ -177,6 +178,10 @@ class PublicDeployment(Deployed):
     peer_tpot_s: float | None
     excluded: str  # reason to leave the row out of limited figures; empty: none
     is_median: bool = False  # times are medians over requests, else means
+    ttft_p90_s: float | None = None
+    ttft_p99_s: float | None = None
+    tpot_p90_s: float | None = None
+    tpot_p99_s: float | None = None
 
     @property
     def group(self) -> str:
@@ -220,8 +225,8 @@ def silicon(reference: Path, table: str = SILICON, peer: str = PEER) -> list[Pub
     return list(found.values())
 
 
-def database(reference: Path, vendor: str) -> list[PublicDeployment]:
-    """Return the deployments of InferenceX's database on a vendor's GPUs.
+def database(reference: Path, vendor: str = "") -> list[PublicDeployment]:
+    """Return the deployments of InferenceX's database on a vendor's GPUs, of all without one.
 
     Aggregated runs without speculation. Older rows have only medians. A release that is newer than
     the engine's file knows is today's.
@@ -229,7 +234,7 @@ def database(reference: Path, vendor: str) -> list[PublicDeployment]:
     rows = [
         row
         for row in read_records(reference / DATABASE, score_first=True)
-        if load_gpu(row.gpu).vendor == vendor
+        if vendor in ("", load_gpu(row.gpu).vendor)
     ]
     return [_of_database(row) for row in rows]
 
@@ -276,6 +281,10 @@ def _of_database(row: Record, engines: str = "engines") -> PublicDeployment:
     load = RecipeLoad(row.isl, row.osl, row.concurrency, row.decode_tp, row.decode_dp_attention)
     statistic = "mean" if row.tpot_mean_ms else "median"
     tp, dp = (1, row.decode_tp) if row.decode_dp_attention else (row.decode_tp, 1)
+    percentiles = {
+        f"{name}_s": row[f"{name}_ms"] and row[f"{name}_ms"] * 1e-3
+        for name in ("ttft_p90", "ttft_p99", "tpot_p90", "tpot_p99")
+    }
     return PublicDeployment(
         name=f"{row.run_id} {row.isl} {row.osl} {row.concurrency}",
         measured=row.date,
@@ -299,6 +308,8 @@ def _of_database(row: Record, engines: str = "engines") -> PublicDeployment:
         peer_tpot_s=None,
         excluded="",
         is_median=statistic == "median",
+        is_fresh=row.date < WARM_UP["since"] or load_gpu(row.gpu).vendor in WARM_UP["by_shape"],
+        **percentiles,
     )
 
 
@@ -322,6 +333,15 @@ def newer_groups(rows: Sequence[PublicDeployment]) -> list[str]:
         f"{row.framework}.{NEWER}" if date >= since[row.framework] else ""
         for date, row in zip(dates, rows, strict=True)
     ]
+
+
+def until(day: str) -> str:
+    """Return the group of the rows that were not measured before a day, in names of left-out fits.
+
+    >>> until("2026-03-01")
+    'until_2026_03_01'
+    """
+    return f"until_{day.replace('-', '_')}"
 
 
 def _by_id(table: Path, name: str = "id") -> dict[str, dict[str, Any]]:

@@ -22,7 +22,8 @@ from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import MXFP4, LanguageModel, load_model
 from simulators.core.fields import point_from, updated
 from simulators.core.folder import read_toml
-from simulators.serving.point import AS_WORKLOAD, CLOSED, ServingPoint
+from simulators.serving.options import AS_WORKLOAD, CLOSED
+from simulators.serving.point import ServingPoint
 from simulators.workload.precision import precision
 
 FOLDER = Path(__file__).parent

@@ -24,7 +24,7 @@ from simulators.catalog.model import MXFP4, load_model
 from simulators.composition.replica import FRAMEWORKS, NOTHING
 from simulators.core.fields import point_from
 from simulators.core.folder import read_toml
-from simulators.serving import point as options_of
+from simulators.serving import options as options_of
 from simulators.serving.demand.requests import bench_serving_lengths, scaled_to_mean, token_counts
 from simulators.serving.point import ServingPoint
 from simulators.workload.llm.memory import activation_bytes

@@ -79,6 +79,15 @@ class MeasuredStep:
     is_flagged: bool  # for a reason that makes the row useless
     peer_s: float  # Calculon's prediction, else NaN
     useful_flops: float  # of a step on one GPU
+    gpus: int
+
+    @property
+    def day(self) -> str:
+        """The first day of the release's month; empty for other software.
+
+        Releases of 2025 and later are named by year and month.
+        """
+        return f"20{self.release[:2]}-{self.release[3:5]}-01" if self.release else ""
 
 
 def measured_steps(reference: Path) -> Iterator[MeasuredStep]:
@@ -154,6 +163,7 @@ def _step(row: Record, reason: str, peer: Mapping[str, Any]) -> MeasuredStep | N
         is_flagged=contradicts(reason),
         peer_s=float(peer.get("calculon_s") or np.nan),
         useful_flops=6.0 * model.active_parameters * row.gbs * row.seq_len / row.gpus,
+        gpus=int(row.gpus),
     )
 
 

@@ -1,0 +1,1 @@
+"""A dated benchmark of performance predictors: tasks, splits, entries, scores and baselines."""

@@ -1,0 +1,1 @@
+"""Fits of accelerators: published chips, and devices known by their data sheets."""
