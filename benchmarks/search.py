@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from simulators.core.checks import Check, print_checks
-from sweeper.commands.run import asked_by
+from sweeper.commands.run import requested_sweep
 from sweeper.query.fronts import distinct_front, hypervolume
 from sweeper.query.pareto import minimised, pareto_front
 from sweeper.samplers import Goal, load_sampler
@@ -101,7 +101,7 @@ class Whole:
 
 def flagship(outputs: str) -> Iterator[Check]:
     """Yield the share of the flagship's runs that searches need."""
-    sweep = asked_by([f"+space={FLAGSHIP}", f"outputs={outputs}", "plot=false"]).sweep
+    sweep = requested_sweep([f"+space={FLAGSHIP}", f"outputs={outputs}", "plot=false"]).sweep
     sweep.run()
     whole = Whole(sweep)
     points = len(whole.index)
@@ -133,7 +133,7 @@ def flagship(outputs: str) -> Iterator[Check]:
 def billion(outputs: str) -> Check:
     """Return the time to prove the front of more than a billion steady states."""
     asked = [f"+space={GPUS}", f"outputs={outputs}", "plot=false", *BILLION]
-    sweep = asked_by([*asked, "sampler=bounds", "engine=inline"]).sweep
+    sweep = requested_sweep([*asked, "sampler=bounds", "engine=inline"]).sweep
     began_s = time.perf_counter()
     sweep.run()
     took_s, rows = time.perf_counter() - began_s, sweep.store.scan()

@@ -25,7 +25,8 @@ from simulators.core.fields import updated
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.demand.requests import Requests, requests_of, stream
 from simulators.serving.demand.workloads import load_trace
-from simulators.serving.point import CacheConfig, ServingPoint
+from simulators.serving.options import CacheConfig
+from simulators.serving.point import ServingPoint
 from simulators.serving.prices.iteration_table import iteration_table
 from simulators.serving.run import run_of
 from simulators.serving.simulator import SIMULATOR
