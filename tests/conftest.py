@@ -20,7 +20,6 @@ settings.load_profile("here")
 
 EARLY = (
     "faults/test_clusters.py",
-    "faults/test_cluster_nodes.py",
     "faults/test_lost_processes.py",
     "faults/test_disks.py",
     "sweeper/test_engines.py",

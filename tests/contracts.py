@@ -24,7 +24,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from simulators.core.columns import OUTCOME, SHARES, schema_of
-from simulators.core.contract import Describes, Hints, Simulator, load_simulator, objectives_of
+from simulators.core.contract import (
+    Describes,
+    EstimatesCost,
+    Simulator,
+    load_simulator,
+    objectives_of,
+)
 from simulators.core.errors import UserError
 from sweeper.engines import Engine, load_engine
 from sweeper.engines.task import Task, validated
@@ -174,7 +180,7 @@ def _check_optional_parts(simulator: Simulator, batch: pa.RecordBatch) -> None:
         for f in dataclasses.fields(simulator.facts):
             unknown = set(f.metadata.get("needs", ())) - inputs
             assert not unknown, f"the fact {f.name} needs {sorted(unknown)}, which are no inputs"
-    if isinstance(simulator, Hints):
+    if isinstance(simulator, EstimatesCost):
         hints = np.asarray(simulator.cost_hint_s(batch))
         assert hints.shape == (batch.num_rows,), "one cost hint per point is wanted"
         assert (np.isfinite(hints) & (hints >= 0)).all(), "cost hints are seconds"

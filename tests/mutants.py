@@ -96,9 +96,8 @@ MUTATED: dict[str, tuple[str, ...]] = {
 
 EQUAL = {
     "load[link] += 1: load[link] += 1 -> load[link] -= 1": "loads are counted again",
-    "found.append(_slice(results, int(some[0]), int(some[-1] - some[0]) + 1).collect()): 1 -> 2": (
-        "a row more is read and not taken"
-    ),
+    'piece = results.slice(first, last - first + 1).with_row_index("__row", offset=first): '
+    "1 -> 2": "a row more is read and not taken",
     "if len(found) == 1:: 1 -> 2": "the front of one front is that front",
     "return part.layers / model.attention_every if model.attention_every > 1 else part.layers: "
     "model.attention_every > 1 -> model.attention_every >= 1": "the same, over one",

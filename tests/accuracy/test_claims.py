@@ -62,7 +62,7 @@ def test_every_line_stays_within_its_limit(claimed: Callable[[str], Lines], grou
     ]
     assert not exceeded(judged, limits)
     assert len(unlimited(found.values(), limits)) <= WITHOUT_LIMIT.get(group, 0)
-    assert any(line.ok for line in found.values())
+    assert any(line.ok for line in found.values()) or WITHOUT_LIMIT[group] == len(found)
 
 
 @pytest.mark.accuracy

@@ -45,10 +45,10 @@ def test_kernel_times_have_data_sheet_evidence_and_an_interval(name: str) -> Non
     for operator in (product, attention):
         found = price(operator, gpu)
         assert (found.level == DATASHEET).all()
-        assert found.lo_s < found.latency_s < found.hi_s
+        assert found.lo_s <= found.latency_s < found.hi_s
         if not gpu.validated:
             assert found.latency_s >= roofline_s(operator, gpu)
-            assert found.hi_s / found.lo_s == pytest.approx(8.0)
+            assert found.hi_s / found.lo_s == pytest.approx(4.0)
 
 
 @pytest.mark.parametrize("name", UNMEASURED)
@@ -60,14 +60,16 @@ def test_deployment_has_a_wide_interval_and_no_measured_time(name: str) -> None:
         )
     )
     assert metrics.measured_share == metrics.fitted_share == 0.0
-    for lo, mean, hi in (
-        (metrics.ttft_p99_s_lo, metrics.ttft_p99_s, metrics.ttft_p99_s_hi),
-        (metrics.tpot_p99_s_lo, metrics.tpot_p99_s, metrics.tpot_p99_s_hi),
+    for metric, lo, value, hi, least in (
+        ("ttft", metrics.ttft_p99_s_lo, metrics.ttft_p99_s, metrics.ttft_p99_s_hi, 2.0),
+        ("tpot", metrics.tpot_p99_s_lo, metrics.tpot_p99_s, metrics.tpot_p99_s_hi, 1.5),
     ):
         assert lo is not None
         assert hi is not None
-        assert lo < mean < hi
-        assert hi > 2.0 * lo
+        assert lo < value < hi
+        assert hi > least * lo
+        mean_lo, mean_hi = (getattr(metrics, f"{metric}_mean_s_{end}") for end in ("lo", "hi"))
+        assert hi / lo > mean_hi / mean_lo  # a percentile is less certain than its mean
     has_price = load_prices().quote(load_gpu(name)) is not None
     assert (metrics.cost_usd_per_hour is not None) == has_price
     assert "data sheets" in notes_on([name])[0]
@@ -90,3 +92,12 @@ def test_ask_and_a_kernel_sweep_answer(
     axes = [f"space.axes.{axis}" for axis in (f"gpu={name}", f"dtype={dtype_of(name)}", "k=4096")]
     assert main(["+space=gemm_gpus", *axes, "engine=inline"]) == 0
     assert "Knee's time by evidence: 100 % data sheet." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["gb10", "jetson_thor"])
+def test_large_product_leaves_refresh_and_turnarounds_to_shared_memory(name: str) -> None:
+    """LPDDR5X sustains less than its pin rate, and no GPU with such memory was measured."""
+    product = Gemm(name="product", m=1.0, n=32768.0, k=8192.0, dtype="bf16")
+    found, bound_s = price(product, load_gpu(name)), roofline_s(product, load_gpu(name))
+    assert found.latency_s > 1.05 * bound_s
+    assert found.hi_s / found.lo_s > 1.4

@@ -12,6 +12,7 @@ import pytest
 from simulators.catalog.model import load_model
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import MODELS, folded, read_toml
+from simulators.workload.llm.parallelism import Parallelism, attending_layers, stage_of
 
 # Parameters as the model's paper or model card gives them.
 PUBLISHED = {
@@ -280,6 +281,7 @@ def test_misspelt_model_gets_a_suggestion() -> None:
         ('hidden = "wide"', "must be of type int"),
         ("vocab = 0", "must be positive"),
         ('published_experts = "fp4"', "and not mxfp4"),
+        ("attention_every = 6", "6.4 gives 5"),
     ],
 )
 def test_error_in_a_model_file_names_the_key(tmp_path: Path, line: str, said: str) -> None:
@@ -290,3 +292,14 @@ def test_error_in_a_model_file_names_the_key(tmp_path: Path, line: str, said: st
     path.write_text("\n".join([*kept, line]))
     with pytest.raises(UserError, match=said):
         load_model(str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    # Layers i with (i + 1) % 6 == 0, in Hugging Face's modeling_gemma3.py.
+    [("gemma3_1b", 4), ("gemma3_4b", 5), ("gemma3_12b", 8), ("gemma3_27b", 10)],
+)
+def test_every_sixth_layer_of_gemma_3_sees_all_tokens(name: str, layers: int) -> None:
+    model = load_model(name)
+    assert model.full_layers == layers
+    assert attending_layers(model, stage_of(model, Parallelism(), 0)) == pytest.approx(layers)

@@ -15,7 +15,8 @@ from simulators.core.columns import batch_of
 from simulators.core.errors import UserError
 from simulators.core.fields import values_of
 from simulators.core.folder import ENGINES
-from simulators.serving.point import AUTO, OFF, ServingPoint
+from simulators.serving.options import AUTO, OFF
+from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import SIMULATOR, simulate
 
 BASE = ServingPoint(

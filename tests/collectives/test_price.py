@@ -11,6 +11,7 @@ from simulators.catalog.cluster import load_cluster
 from simulators.catalog.gpu import load_gpu, what_if
 from simulators.collectives.algorithms import COLLECTIVES
 from simulators.collectives.library_models import Network
+from simulators.collectives.measured import busbw_factor
 from simulators.collectives.price import CollectiveTime, collective_time
 from simulators.core.columns import DATASHEET, EXTRAPOLATED, FITTED, MEASURED
 
@@ -45,6 +46,33 @@ def test_collective_time_reports_evidence() -> None:
     assert set(summed(8, gpu=doubled).level) == {EXTRAPOLATED}
     v100 = {"gpu": load_gpu("v100_sxm"), "cluster": load_cluster("dgx_v100")}
     assert set(summed(8, **v100).level) == {DATASHEET}
+
+
+def test_two_gpus_of_a_mesh_share_one_link() -> None:
+    mi300x, platform = load_gpu("mi300x"), load_cluster("mi300x_platform")
+    size = 2.0**28
+    for kind, ranks, links in (("all_reduce", 2, 1), ("all_reduce", 4, 3), ("send_recv", 8, 1)):
+        found = collective_time(kind, size, ranks=ranks, gpu=mi300x, cluster=platform)
+        least_s = size * busbw_factor(kind, ranks) / (links * 64e9)
+        assert least_s < float(found.time_s) < 2.0 * least_s
+
+
+def test_bridges_join_pairs_of_pcie_gpus() -> None:
+    for gpu in map(load_gpu, ("h200_nvl", "h100_nvl", "h100_pcie", "a100_pcie_80gb", "a40")):
+        plain, bridged = (
+            collective_time(
+                "all_reduce", 2.0**27, ranks=2, gpu=gpu, cluster=load_cluster(name)
+            ).time_s
+            for name in ("pcie_server", "nvlink_pairs")
+        )
+        assert bridged < 0.8 * plain
+
+
+def test_small_messages_beyond_the_measured_ranks_are_not_slower_than_large_ones() -> None:
+    gb200, rack = load_gpu("gb200"), load_cluster("gb200_nvl72")
+    sizes = 2.0 ** np.arange(10, 31)
+    found = collective_time("all_reduce", sizes, ranks=72, gpu=gb200, cluster=rack)
+    assert np.all(np.diff(found.time_s) >= 0.0)
 
 
 def test_network_between_nodes_is_slower_than_inside_a_node() -> None:

@@ -95,6 +95,7 @@ def test_impossible_collective_is_a_row_with_a_reason(given: dict[str, Any], rea
         ({"topology": "fat_tree:10:4"}, "do not fill"),
         ({"topology": "hgx_h10"}, "did you mean 'hgx_h100'"),
         ({"topology": "torus:2x2x2x2x2"}, "dimensions"),
+        ({"topology": "mesh:4x4"}, "grids without wrap-around links are not modelled"),
         ({"algorithm": "rign"}, "did you mean 'ring'"),
         ({"algorithm": "ring,ring"}, "names 2 dimensions"),
         ({"algorithm": "ring:2"}, "only direct"),
@@ -187,6 +188,26 @@ def test_link_busy_time_is_bytes_over_bandwidth(fidelity: str) -> None:
     assert answer["utilisation_2"][0] == pytest.approx(outer / time_s, rel=1e-4)
     assert answer["utilisation_3"] == answer["utilisation_4"] == [None]
     assert answer["utilisation"] == answer["utilisation_1"]
+
+
+@pytest.mark.parametrize("splits", [1, 4, 16])
+def test_chain_broadcast_takes_one_chunk_time_per_hop_and_later_chunk(splits: int) -> None:
+    """Rank 7 has the first chunk after 7 hops, then one more chunk per chunk time."""
+    size, rate = 1 << 30, 1e11
+    given = {"collective": "broadcast", "algorithm": "ring", "topology": "ring:8"}
+    given |= {"size_bytes": size, "link_bytes_per_s": rate, "latency_s": 0.0, "splits": splits}
+    [taken_s] = evaluate(fidelity="analytic", **given)["time_s"]
+    assert taken_s == pytest.approx((7 + splits - 1) * size / splits / rate, rel=1e-4)
+
+
+@pytest.mark.parametrize("topology", ["ring:8", "full:8", "switch:8"])
+@pytest.mark.parametrize("algorithm", ["ring", "direct", "halving_doubling"])
+def test_no_broadcast_is_faster_than_the_link_of_its_root(topology: str, algorithm: str) -> None:
+    size, rate = 1 << 30, 1e11
+    given = {"collective": "broadcast", "algorithm": algorithm, "topology": topology}
+    given |= {"size_bytes": size, "link_bytes_per_s": rate, "latency_s": 0.0, "splits": 16}
+    [taken_s] = evaluate(fidelity="analytic", **given)["time_s"]
+    assert taken_s >= size / rate
 
 
 def test_broadcast_sends_one_buffer_per_receiver() -> None:
@@ -371,3 +392,31 @@ def test_explanation_rows_sum_to_the_total(fidelity: str, tmp_path: Path) -> Non
         assert names == ["reduce_scatter", "all_reduce", "all_gather"]
     with pytest.raises(Infeasible, match="size_below_ranks"):
         SIMULATOR.explain(point | {"size_bytes": 2})
+
+
+@pytest.mark.parametrize(
+    ("collective", "topology", "least_s"),
+    [
+        # Each leaf of 4 ranks sends 12/16 of 4 buffers through one uplink of 50 GB/s.
+        ("all_to_all", "fat_tree:16:4:4", 4 * (12 / 16) * (1 << 26) / 50e9),
+        ("all_gather", "fat_tree:16:4:4", 4 * (12 / 16) * (1 << 26) / 50e9),
+        ("all_to_all", "fat_tree:16:4:1", (15 / 16) * (1 << 26) / 50e9),
+        # The root sends the buffer to each of the others through its own port.
+        ("broadcast", "fat_tree:16:4:1", 15 * (1 << 26) / 50e9),
+        ("broadcast", "switch:8", 7 * (1 << 26) / 50e9),
+    ],
+)
+def test_analytic_direct_exchange_fills_the_busiest_link(
+    collective: str, topology: str, least_s: float
+) -> None:
+    asked = {
+        "collective": collective,
+        "topology": topology,
+        "algorithm": "direct",
+        "size_bytes": 1 << 26,
+        "link_bytes_per_s": 50e9,
+        "latency_s": 1e-6,
+    }
+    analytic, flow = evaluate(**asked, fidelity=["analytic", "flow"])["time_s"]
+    assert analytic == pytest.approx(least_s, rel=1e-3)
+    assert analytic <= flow == pytest.approx(least_s, rel=0.02)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -191,3 +191,12 @@ def test_step_depends_on_trace_and_network_files(tmp_path: Path) -> None:
     row = answer(file)
     assert row["measured_share"] == pytest.approx(3e-6 / row["time_s"])
     assert row["datasheet_share"] == pytest.approx(row["comm_exposed_s"] / row["time_s"])
+
+
+def test_recorded_messages_stand_beside_predicted_ones(tmp_path: Path) -> None:
+    plain = (compute(0, 3_000), summed(1, 1_000, 0))
+    timed = (plain[0], replace(plain[1], duration_ns=2_000))
+    assert answer(graph(tmp_path / "plain.json", plain))["comm_recorded_s"] is None
+    row = answer(graph(tmp_path / "timed.json", timed))
+    assert row["comm_recorded_s"] == pytest.approx(2_000e-9)
+    assert row["comm_total_s"] == pytest.approx(1_230e-9)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from simulators.catalog.cluster import load_cluster
-from simulators.catalog.gpu import at_full_clock, load_gpu, with_clock_share
+from simulators.catalog.gpu import at_full_clock, load_gpu, what_if, with_clock_share
 from simulators.catalog.model import load_model
 from simulators.composition.price import iteration
 from simulators.composition.replica import Replica
@@ -48,6 +48,15 @@ def test_power_stays_below_the_power_limit() -> None:
     assert joules / seconds <= 350.0
     assert seconds > taken(REPLICA, PROMPT)[0]
     assert taken(replace(REPLICA, power_limit_w=2 * H100.tdp_w), PROMPT) == taken(REPLICA, PROMPT)
+
+
+@pytest.mark.parametrize("limit_w", [120.0, 200.0, 300.0])
+@pytest.mark.parametrize("clock_scale", [1.0, 1.5])
+@pytest.mark.parametrize("step", [PROMPT, DECODE])
+def test_mean_power_keeps_a_low_limit(limit_w: float, clock_scale: float, step: Step) -> None:
+    faster = what_if(H100, clock_scale=clock_scale)
+    seconds, joules = taken(replace(REPLICA, gpu=faster, power_limit_w=limit_w), step)
+    assert joules / seconds <= limit_w * (1.0 + 1e-9)
 
 
 def test_dynamic_power_falls_faster_than_the_clock() -> None:

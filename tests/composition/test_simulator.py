@@ -94,6 +94,14 @@ def test_time_components_sum_to_the_latency() -> None:
             "weights_exceed_hbm: needs 138.0 GB, has 85.9 GB",
         ),
         ({"model": "llama2_7b", "gpu": "l4", "batch": 64, "context": 4096}, "batch_exceeds_hbm"),
+        (  # 62 layers of 8,192 bytes per token and layer: 133 GB beside 54 GB of weights
+            {"model": "gemma3_27b", "gpu": "h100_sxm", "batch": 256, "context": 1024},
+            "batch_exceeds_hbm",
+        ),
+        (  # states of 1,024 sequences
+            {"model": "nemotron3_nano_30b", "gpu": "h100_sxm", "batch": 1024, "context": 512},
+            "batch_exceeds_hbm",
+        ),
         (
             {"model": "llama3_1_8b", "gpu": "h100_sxm", "context": 200_000},
             "context_exceeds_model: llama3_1_8b has 131,072",

@@ -130,7 +130,11 @@ def test_custom_layers_are_named_or_einsums(tmp_path: Path) -> None:
         ("network", PROBLEM.replace("M: 4", "M: 0"), "must be positive"),
         ("network", "layers: [{name: a, matmul: {n: 8}}]", "missing"),
         ("network", "layers: [{name: a, matmull: {n: 8}}]", "needs one of conv"),
-        ("accelerator", "levels: []", "no 'architecture' of Timeloop and no 'operational_array'"),
+        (
+            "accelerator",
+            "levels: []",
+            "no 'architecture' of Timeloop, 'arch' of AccelForge or 'operational_array' of ZigZag",
+        ),
         ("accelerator", V3.replace("memory_depth: 1024", "memory_depth: 2*512"), "not a number"),
         ("accelerator", V3.replace("meshX: 4", "meshX: 3"), "meshX is 3, of 8"),
         (

@@ -7,10 +7,11 @@ import pytest
 from simulators.catalog.accelerator import TENSORS, load_accelerator
 from simulators.core.contract import Explains
 from simulators.core.errors import UserError
+from simulators.dataflow.contributions import reasons
 from simulators.dataflow.mapping import LevelLoops, LoopNest
 from simulators.dataflow.price import price
 from simulators.dataflow.search.mapper import find
-from simulators.dataflow.simulator import SIMULATOR, DataflowPoint, reasons, simulate
+from simulators.dataflow.simulator import SIMULATOR, DataflowPoint, simulate
 from simulators.workload.loop_nest import matmul
 from simulators.workload.operators import Attention, Elementwise, Gemm, Norm
 

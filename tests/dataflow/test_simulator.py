@@ -12,7 +12,8 @@ from simulators.catalog.accelerator import ACCELERATORS, Changes, load_accelerat
 from simulators.core.columns import schema_of
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.dataflow.evaluation import area_mm2, machine_of
-from simulators.dataflow.mapping import chains, layers_of, network, network_names, read_mapping
+from simulators.dataflow.mapping import layers_of, network, network_names, read_mapping
+from simulators.dataflow.network import ENTRY, OUTSIDE, network_graph
 from simulators.dataflow.search.map_space import SPREAD
 from simulators.dataflow.simulator import SIMULATOR, DataflowPoint, simulate
 from tests.contracts import check_simulator
@@ -49,7 +50,9 @@ def test_network_macs_match_published_counts(name: str, gigamacs: float) -> None
 
 
 def test_network_is_the_sum_of_layers() -> None:
-    whole = simulate(DataflowPoint("two_level", network="bert_base_128", evaluations=300))
+    whole = simulate(
+        DataflowPoint("two_level", network="bert_base_128", evaluations=300, residency="layer")
+    )
     parts = [
         (
             times,
@@ -109,12 +112,17 @@ def test_custom_network_file_is_part_of_the_point_key(
     file = tmp_path / "catalog" / "layers" / "mine.toml"
     file.parent.mkdir(parents=True)
     file.write_text(
-        'layers = [{ name = "a", matmul = { n = 1, c = 8, m = 4 }, feeds_next = true },\n'
+        'layers = [{ name = "a", matmul = { n = 1, c = 8, m = 4 } },\n'
         '          { name = "b", matmul = { n = 1, c = 4, m = 2 } }]\nblocks = 2\n'
     )
     monkeypatch.chdir(tmp_path)
     assert [(layer.name, times) for layer, times in network("mine")] == [("a", 2), ("b", 2)]
-    assert [len(chain) for chain in chains("mine")] == [2, 2]
+    assert [node.reads for node in network_graph("mine").nodes] == [
+        (ENTRY,),
+        (0,),
+        (OUTSIDE,),
+        (2,),
+    ]
     assert [path.name for path in SIMULATOR.reads("network", "mine")] == ["mine.toml"]
     assert SIMULATOR.reads("network", "resnet50") == ()
     file.write_text('layers = [{ name = "a", gemm = { n = 1 } }]\n')

@@ -1,4 +1,4 @@
-"""Sparsity inside a mapping's counts, and fused layers."""
+"""Sparsity inside a mapping's counts."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from hypothesis import strategies as st
 
 from simulators.catalog.accelerator import load_accelerator
 from simulators.core.errors import UserError
-from simulators.dataflow.fusion import feeds, fused, in_pairs
-from simulators.dataflow.mapping import chains, network, network_names
 from simulators.dataflow.search.mapper import Found, find
 from simulators.dataflow.simulator import DataflowPoint, simulate
 from simulators.dataflow.sparsity import Density, Sparsity, with_zeros
-from simulators.workload.loop_nest import Layer, conv, matmul
+from simulators.workload.loop_nest import matmul
 
 LAYER = matmul("g", n=32, c=64, m=48)
 EYERISS = load_accelerator("eyeriss_like")
@@ -86,44 +84,9 @@ def test_bitmask_format_adds_one_bit_per_word(dense: Found) -> None:
     assert after == before * (0.5 + 1 / 8)
 
 
-def mapper(layer: Layer, accelerator: object) -> Found:
-    return find(layer, accelerator, evaluations=4000)  # type: ignore[arg-type]
-
-
-def test_fused_intermediate_tensor_stays_on_chip() -> None:
-    first, second = matmul("up", n=32, c=64, m=96), matmul("down", n=32, c=96, m=64)
-    pair = fused(first, second, EYERISS, mapper)
-    assert pair is not None
-    for found, tensor in zip(pair, ("Outputs", "Inputs"), strict=True):
-        outer = [t for t in found.evaluation.traffic if (t.level, t.tensor) == ("DRAM", tensor)]
-        assert sum(sum(t.totals) for t in outer) == 0
-        assert tensor in found.mapping.levels[1].keep
-    apart = [mapper(layer, EYERISS) for layer in (first, second)]
-    together = [found for _, found in in_pairs([first, second], EYERISS, mapper)]
-    assert sum(f.evaluation.energy_pj for f in together) < sum(
-        f.evaluation.energy_pj for f in apart
-    )
-
-
-def test_layers_that_do_not_fit_are_not_fused() -> None:
-    large = conv("a", m=256, c=64, r=1, s=1, p=112, q=112)
-    assert fused(large, conv("b", m=8, c=256, r=1, s=1, p=112, q=112), EYERISS, mapper) is None
-    assert not feeds(large, conv("b", m=8, c=255, r=1, s=1, p=112, q=112))
-
-
-@pytest.mark.parametrize("name", network_names())
-def test_fused_chains_cover_the_network_in_order(name: str) -> None:
-    layers = [layer for chain in chains(name) for layer in chain]
-    assert sum(layer.macs for layer in layers) == sum(
-        layer.macs * times for layer, times in network(name)
-    )
-
-
-def test_zeros_and_fusion_are_axes() -> None:
+def test_zeros_are_axes() -> None:
     point = {"network": "mobilenet", "evaluations": 300}
     plain = simulate(DataflowPoint("eyeriss_like", **point))  # type: ignore[arg-type]
-    shared = simulate(DataflowPoint("eyeriss_like", fused=True, **point))  # type: ignore[arg-type]
-    assert shared.dram_bytes < plain.dram_bytes
     sparse = simulate(
         DataflowPoint(
             "eyeriss_like",
@@ -143,7 +106,6 @@ def test_zeros_and_fusion_are_axes() -> None:
         ({"weight_density": "2/4"}, "not like 0.3, 2:4"),
         ({"zeros": "skiping"}, "did you mean 'skipping'"),
         ({"weight_format": "bitmap"}, "did you mean 'bitmask'"),
-        ({"fused": True, "layer": "fc"}, "whole network"),
     ],
 )
 def test_invalid_sparsity_options_raise_a_user_error(change: dict[str, object], said: str) -> None:

@@ -17,7 +17,8 @@ from simulators.catalog.engine import load_engine
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.fields import updated
 from simulators.core.folder import ENGINES
-from simulators.serving.point import AutoscaleConfig, CacheConfig, MoeConfig, ServingPoint
+from simulators.serving.options import AutoscaleConfig, CacheConfig, MoeConfig
+from simulators.serving.point import ServingPoint
 from simulators.serving.schedulers.trtllm import FILLED
 
 LLAMA = ServingPoint(model="llama3_1_70b", gpu="h100_sxm", tp=4, scheduler="vllm_v1", max_batch=256)

@@ -61,7 +61,7 @@ def test_script_names_nodes_and_ranks():
     assert "CONNECTIONS=1 torchrun" in text
     assert "--nnodes 128" in text
     assert "--nproc-per-node 8" in text
-    known = questions.known_beside(load_simulator("training"), questions.DEPLOYMENTS)
+    known = questions.plugin_of(load_simulator("training"), questions.DEPLOYMENTS)
     assert known is DEPLOYMENTS
 
 

@@ -1,4 +1,4 @@
-"""A Ray cluster of several nodes on this machine, shared by the tests of one file."""
+"""A Ray cluster of several nodes on this machine, shared by the tests of a process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.faults.machines import Machines, cluster
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def machines() -> Iterator[Machines]:
     with cluster() as found:
         yield found

@@ -5,6 +5,7 @@ A mount namespace of its own makes of a raylet a machine that lacks a folder, or
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -14,9 +15,9 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,8 +26,10 @@ import psutil
 import pytest
 
 from tests.conftest import ROOT
+from tests.toys.counting import HURRY
 
 SPACE = "simulator: tests.toys.counting\naxes: {n: 0..199, log: log.txt, pause_s: 0.05}\n"
+LONG = SPACE.replace("0.05", "0.3")  # it ends in time once the test calls `hurry`
 LINES_OF_RAY = re.compile(r"raylet|ray::|\(pid=|core_worker|gcs|Lease ID|Traceback")
 ENVIRONMENT = {
     **os.environ,
@@ -34,8 +37,11 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "token",
     "RAY_AUTH_TOKEN": secrets.token_hex(32),
+    "RAY_prestart_worker_first_driver": "0",  # idle workers that no actor of ours uses
+    "RAY_enable_worker_prestart": "0",
     "POLARS_MAX_THREADS": "1",
 }
+STOPPED_S = 7.0  # time for which a process is stopped; a check every 5 s meets it
 SILENT_S = 30.0  # longest time without a line of a sweep that is allowed
 needs_namespaces = pytest.mark.skipif(
     shutil.which("unshare") is None
@@ -116,6 +122,11 @@ def rows(folder: Path, by: str = "n", name: str = "toy") -> pl.DataFrame:
     return pl.scan_parquet(f"{folder}/outputs/{name}/results/*/*.parquet").collect().sort(by)
 
 
+def until_parts(running: Running, folder: Path) -> None:
+    """Wait until a sweep has written some parts."""
+    running.until(lambda: len(list(folder.glob("outputs/toy/results/*/*.parquet"))) > 2)
+
+
 def kin(mark: str) -> list[psutil.Process]:
     """Return the processes whose environment holds a mark."""
     found = []
@@ -128,92 +139,125 @@ def kin(mark: str) -> list[psutil.Process]:
     return found
 
 
+def hurry(folder: Path) -> None:
+    """Let the remaining points of a sweep take no time."""
+    (folder / HURRY).touch()
+
+
+ASKED = """\
+import ray, sys
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="CRITICAL")
+print("connected", flush=True)
+for _ in sys.stdin:
+    print(int(ray.cluster_resources().get("CPU", 0)), flush=True)
+"""
+
+
 @dataclass
 class Machines:
-    """A head and further raylets."""
+    """A head and further raylets of one CPU each, and a process that knows their number."""
 
     address: str
+    log: Path  # of what their processes print; also the variable MARK of these processes
     nodes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    asked: subprocess.Popen[str] | None = None
 
-    def join(self, *mounts: str) -> subprocess.Popen[bytes]:
-        """Start a raylet of one CPU that sees the file system after these commands."""
+    def join(self, *mounts: Sequence[str]) -> None:
+        """Start a raylet per list of commands, which it sees the file system after."""
         ray = f"{sys.executable} -m ray.scripts.scripts start --address={self.address}"
-        script = " && ".join([*mounts, f"exec {ray} --num-cpus=1 --block"])
-        node = subprocess.Popen(
-            ["unshare", "-m", "sh", "-c", script],
-            env=ENVIRONMENT,
-            start_new_session=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        for commands in mounts:
+            script = " && ".join([*commands, f"exec {ray} --num-cpus=1 --block"])
+            self.spawn("unshare", "-m", "sh", "-c", script)
+
+    def spawn(self, *words: str) -> None:
+        """Start a raylet; a head notices that one was killed after 2.5 s instead of 15 s."""
+        environment = {"MARK": str(self.log), "RAY_health_check_period_ms": "500"}
+        with self.log.open("a") as stream:
+            node = subprocess.Popen(
+                words,
+                env={**ENVIRONMENT, **environment},
+                start_new_session=True,
+                stdout=stream,
+                stderr=stream,
+            )
         self.nodes.append(node)
-        until(lambda: self.cpus() == len(self.nodes), 90.0, lambda: node.poll() is None)
-        return node
+        self._settle(lambda: node.poll() is None)
+
+    def _settle(self, alive: Callable[[], bool] = lambda: True) -> None:
+        """Wait until the cluster has one CPU per raylet."""
+        until(lambda: self.cpus() == len(self.nodes), 120.0, alive, self.log.read_text)
+
+    def leave(self, count: int = 1) -> None:
+        """Kill the raylets that joined last, and all that they started."""
+        for _ in range(count):
+            kill(self.nodes.pop())
+        self._settle()
+
+    def resize(self, count: int) -> None:
+        """Let nodes that see the same files join, or leave, until there are so many."""
+        self.join(*[()] * (count - len(self.nodes)))
+        self.leave(len(self.nodes) - count)
 
     def cpus(self) -> int:
         """Return how many CPUs the cluster says it has."""
-        code = (
-            f"import ray; ray.init(address='{self.address}', log_to_driver=False, "
-            "logging_level='CRITICAL'); print('CPUs', int(ray.cluster_resources().get('CPU', 0)))"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env=ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        cpus = re.search(r"^CPUs (\d+)$", done.stdout, flags=re.MULTILINE)  # Ray adds lines
-        return int(cpus[1]) if cpus else 0
+        if self.asked is None or self.asked.poll() is not None:
+            self.asked = subprocess.Popen(
+                [sys.executable, "-c", ASKED, self.address],
+                env=ENVIRONMENT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+            if not self._answer("connected"):
+                return 0
+        assert self.asked.stdin
+        self.asked.stdin.write("\n")
+        self.asked.stdin.flush()
+        return int(self._answer(r"\d+") or 0)
 
-    def leave(self, node: subprocess.Popen[bytes]) -> None:
-        """Kill a raylet and all that it started."""
-        self.nodes.remove(node)
-        kill(node)
-        until(lambda: self.cpus() == len(self.nodes), 90.0)
+    def _answer(self, pattern: str) -> str:
+        """Return the next line of the process that matches; nothing if it has ended."""
+        assert self.asked
+        assert self.asked.stdout
+        lines = (line.strip() for line in self.asked.stdout)  # Ray adds lines
+        return next((line for line in lines if re.fullmatch(pattern, line)), "")
+
+    def actor(self) -> psutil.Process:
+        """Return the process of an actor of a sweep."""
+        return next(p for p in kin(str(self.log)) if p.name().startswith("ray::_Remote"))
 
 
 def kill(node: subprocess.Popen[bytes]) -> None:
     """Kill a process and its descendants."""
-    for process in [*psutil.Process(node.pid).children(recursive=True), psutil.Process(node.pid)]:
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            continue
+    with contextlib.suppress(psutil.NoSuchProcess):
+        parent = psutil.Process(node.pid)
+        for process in [*parent.children(recursive=True), parent]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
     node.wait()
 
 
-@contextmanager
+@contextlib.contextmanager
 def cluster() -> Iterator[Machines]:
     """Start a head of one CPU."""
     from ray._private.services import get_node_ip_address
 
     with socket.create_server(("", 0)) as free:
         port = free.getsockname()[1]
-    found = Machines(f"{get_node_ip_address()}:{port}")
     words = ["start", "--head", f"--port={port}", "--num-cpus=1", "--include-dashboard=false"]
-    head = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "ray.scripts.scripts",
-            *words,
-            "--block",
-            "--object-store-memory=100000000",
-        ],
-        env=ENVIRONMENT,
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    found.nodes.append(head)
-    try:
-        until(lambda: found.cpus() == 1, 120.0, lambda: head.poll() is None)
-        yield found
-    finally:
-        for node in reversed(found.nodes):
-            kill(node)
+    ray = [sys.executable, "-m", "ray.scripts.scripts"]
+    with tempfile.TemporaryDirectory() as folder:
+        found = Machines(f"{get_node_ip_address()}:{port}", Path(folder) / "log.txt")
+        try:
+            found.spawn(*ray, *words, "--block", "--object-store-memory=100000000")
+            yield found
+        finally:
+            if found.asked:
+                found.asked.kill()
+                found.asked.wait()
+            for node in reversed(found.nodes):
+                kill(node)
 
 
 def mount(kind: str, folder: Path, scratch: Path) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import socket
@@ -22,6 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(600)]
 
 PAGE = ROOT / "docs" / "how-to" / "run-on-a-cluster.md"
 SPACE = "simulator: tests.toys.counting\naxes: {n: 0..99, log: log.txt, pause_s: 0.02}\n"
+CPUS = 2  # of the cluster, one per raylet; one raylet alone would refuse so many actors
 DISABLED = "export RAY_AUTH_MODE=disabled"
 
 
@@ -46,22 +46,23 @@ def shell(tmp_path: Path) -> Iterator[dict[str, str]]:
         program.chmod(0o755)
     programs = os.pathsep.join([str(tmp_path / "bin"), os.environ["PATH"]])
     mark = str(tmp_path / "mark")
-    yield {**usual, "HOME": str(tmp_path), "PATH": programs, "MARK": mark}
-    for process in kin(mark):
-        process.kill()
-
-
-@pytest.fixture
-def alone() -> Iterator[None]:
-    """Run cluster tests alone: `auto` means the most recent cluster of the machine."""
-    with (Path(tempfile.gettempdir()) / "sweeper_cluster_page.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    with tempfile.TemporaryDirectory(prefix="ray") as folder:  # else `auto` could be another head
+        yield {
+            **usual,
+            "HOME": str(tmp_path),
+            "PATH": programs,
+            "MARK": mark,
+            "RAY_TMPDIR": folder,
+            "RAY_OVERRIDE_RESOURCES": '{"CPU": 1}',
+        }
+        for process in kin(mark):
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.parametrize("tokens", [True, False])
 def test_commands_of_the_page_run_a_sweep_on_two_raylets(
-    tmp_path: Path, alone: None, shell: dict[str, str], tokens: bool
+    tmp_path: Path, shell: dict[str, str], tokens: bool
 ) -> None:
     from ray._private.services import get_node_ip_address
 
@@ -77,8 +78,7 @@ def test_commands_of_the_page_run_a_sweep_on_two_raylets(
             re.sub(r"(export RAY_AUTH\S+=.*\n)+", f"{DISABLED}\n", block)
             for block in (first, other)
         )
-    cpus = 2 * (os.cpu_count() or 1)  # a cluster with fewer would refuse so many actors
-    sweep = sweep.replace("llama70b_h100", f"toy plot=false engine.actors={cpus}")
+    sweep = sweep.replace("llama70b_h100", f"toy plot=false engine.actors={CPUS}")
     sweep = sweep.replace("/shared/sweeps", str(tmp_path / "outputs"))
     log, ready = tmp_path / "log.out", tmp_path / "token.txt"
     with (

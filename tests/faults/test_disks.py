@@ -25,8 +25,10 @@ from sweeper.store.keys import define
 from sweeper.store.store import Store
 from tests.faults.machines import (
     ENVIRONMENT,
+    LONG,
     Running,
     command,
+    hurry,
     needs_namespaces,
     rows,
     start,
@@ -157,14 +159,12 @@ def test_unwritable_folder_is_reported_before_evaluation(
     same(tmp_path, quiet)
 
 
-def test_two_concurrent_drivers_evaluate_each_point_once(
-    tmp_path: Path, quiet: pl.DataFrame
-) -> None:
-    slow = SPACE.replace("0.002", "0.05")
-    first = start(tmp_path, slow, INLINE)
+def test_two_concurrent_drivers_evaluate_each_point_once(tmp_path: Path) -> None:
+    first = start(tmp_path, LONG, INLINE)
     first.until(lambda: (tmp_path / "log.txt").exists())
-    ended_in_a_sentence(start(tmp_path, slow, INLINE), 2, "is already running into outputs/toy")
-    beside = start(tmp_path, slow.replace("0..199", "0..99"), INLINE)  # another definition may
+    ended_in_a_sentence(start(tmp_path, LONG, INLINE), 2, "is already running into outputs/toy")
+    beside = start(tmp_path, LONG.replace("0..199", "0..99"), INLINE)  # another definition may
+    hurry(tmp_path)
     assert first.wait() == 0, first.text()
     assert beside.wait() == 0, beside.text()
     assert len(rows(tmp_path).filter(pl.col("n") >= 100)) == 100

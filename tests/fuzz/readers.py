@@ -30,7 +30,7 @@ from simulators.core.folder import FOLDERS
 from simulators.serving.demand.workloads import load_trace, load_workload
 from simulators.serving.prices.user_operator_times import load_op_table
 from sweeper.__main__ import main
-from sweeper.commands.run import asked_by
+from sweeper.commands.run import requested_sweep
 from sweeper.report.answers import latest
 from sweeper.space.design_space import objectives, space_of, where
 from sweeper.space.space_file import parse_space, read_space
@@ -92,7 +92,7 @@ def _space(file: Path) -> None:
 def _overridden(file: Path) -> None:
     Path("mine.yaml").write_bytes(TOY)
     words = file.read_bytes().decode(errors="replace").split("\n")
-    asked_by(["+space=mine.yaml", *filter(None, words)])
+    requested_sweep(["+space=mine.yaml", *filter(None, words)])
 
 
 def _where(file: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from simulators.composition.point import CompositionPoint
 from simulators.composition.simulator import SIMULATOR
-from simulators.core.columns import schema_of
+from simulators.core.columns import LEVELS, schema_of
 from simulators.core.errors import UserError
 from simulators.core.folder import GRAPHS
 from tests.contracts import check_simulator
@@ -115,3 +115,22 @@ def test_explained_rows_sum_to_the_latency() -> None:
     kept = sum(row.memory_bytes for row in rows)
     assert kept == pytest.approx(found["weight_bytes"] + found["activation_bytes"])
     assert {row.devices for row in rows if row.flops} == {4}
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "dtype", "runtime", "size", "best"),
+    [
+        ("gcn_products", "h100_sxm", "fp32", "graphs", 10_000, "datasheet"),  # never measured
+        ("stable_diffusion_1_5", "a100_sxm", "fp16", "eager", 0, "datasheet"),  # median error 41 %
+        ("resnet50", "rtx_4090", "fp16", "graphs", 0, "datasheet"),  # measured uncompiled
+        ("vit_b16", "rtx_4090", "fp16", "eager", 0, "fitted"),
+        ("vit_b16", "l40s", "fp16", "eager", 0, "extrapolated"),  # no model of it was measured here
+    ],
+)
+def test_evidence_is_no_better_than_that_of_measured_whole_models(
+    model: str, gpu: str, dtype: str, runtime: str, size: int, best: str
+) -> None:
+    found = asked(model=model, gpu=gpu, dtype=dtype, runtime=runtime, size=size)
+    better = LEVELS[: LEVELS.index(best)]
+    assert sum(found[f"{level}_share"] for level in better) == 0.0
+    assert found[f"{best}_share"] > 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -150,46 +151,21 @@ def test_higher_bandwidth_never_slows_decode(gpu: str, requests: int, past: int)
 
 
 def test_row_equals_its_value_in_a_column() -> None:
-    requests = np.array([1.0, 7.0, 64.0, 256.0])
-    device = load_gpu("h100_sxm")
-    column = attention("decode", 1.0, 1.0, 1000.0, 32.0)
-    together = price(
-        Attention(
-            name="a",
-            phase="decode",
+    device, like = load_gpu("h100_sxm"), attention("decode", 1.0, 1.0, 1000.0, 32.0)
+
+    def latency_s(requests: Any) -> Any:
+        step = replace(
+            like,
             requests=requests,
             query_tokens=requests,
             pairs=requests * 1001.5,
             kv_tokens=requests * 1001.0,
-            heads=column.heads,
-            kv_heads=column.kv_heads,
-            head_dim=column.head_dim,
-            dtype="bf16",
-            kv_dtype="bf16",
-        ),
-        device,
-    ).latency_s
-    alone = [
-        float(
-            price(
-                Attention(
-                    name="a",
-                    phase="decode",
-                    requests=r,
-                    query_tokens=r,
-                    pairs=r * 1001.5,
-                    kv_tokens=r * 1001.0,
-                    heads=column.heads,
-                    kv_heads=column.kv_heads,
-                    head_dim=column.head_dim,
-                    dtype="bf16",
-                    kv_dtype="bf16",
-                ),
-                device,
-            ).latency_s
         )
-        for r in requests.tolist()
-    ]
+        return price(step, device).latency_s
+
+    requests = np.array([1.0, 7.0, 64.0, 256.0])
+    together = latency_s(requests)
+    alone = [float(latency_s(r)) for r in requests.tolist()]
     assert together.tolist() == alone
 
 

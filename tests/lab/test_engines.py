@@ -14,7 +14,7 @@ from lab.tables.records import replica_of
 from simulators.composition.price import iteration
 from simulators.composition.replica import Replica, load_runtime
 from simulators.core.errors import UnknownNameError
-from simulators.serving.measured_deployments import Deployed, point_of
+from simulators.serving.measured.deployments import Deployed, point_of
 from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import simulate
 from simulators.workload.llm.parallelism import Parallelism

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lab.claims.serving import point_of_run
-from simulators.serving.point import NONE
+from simulators.serving.options import NONE
 from simulators.serving.simulator import simulate
 
 RUN: dict[str, Any] = {

@@ -9,7 +9,7 @@ import numpy as np
 from simulators.catalog.price import usd_per_mtok
 from simulators.codesign.simulator import DEFAULTS, OWN, SIMULATOR, served
 from simulators.composition.replica import NOTHING
-from simulators.serving.point import CLOSED
+from simulators.serving.options import CLOSED
 from simulators.serving.simulator import SIMULATOR as SERVING
 from tests.laws.laws import Laws, Mask, Sample, at_most, between, close, one_of, whole
 from tests.laws.serving.draws import steady

@@ -1,8 +1,7 @@
 """Laws of layers and networks on spatial accelerators.
 
 The mapper is a heuristic: more evaluations, or a larger buffer, may find a worse mapping. So laws
-that compare two accelerators are about the bounds of all mappings. Bounds of a fused network hold
-for the layers that the mapper decided to fuse, so these laws leave fused networks out.
+that compare two accelerators are about the bounds of all mappings and all schedules.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import numpy as np
 
 from simulators.catalog.accelerator import Accelerator
 from simulators.dataflow.mapping import layers_of, network_names
+from simulators.dataflow.network import batched
 from simulators.dataflow.search.map_space import dataflows
 from simulators.dataflow.simulator import SIMULATOR, DataflowPoint, machine_for
 from tests.laws.laws import Laws, Mask, Sample, at_most, close, one_of, whole
@@ -24,11 +24,11 @@ CHAIN = "llama7b_decode_block_1024"
 
 
 def consistent(point: dict[str, Any]) -> dict[str, Any]:
-    """Return a point with a layer of its network, and a fused network only if it is short."""
+    """Return a point with a layer of its network, or a short network as a whole."""
     point["network"], point["layer"] = point["layer"]
     if point["accelerator"] not in ARRAYS:
         point |= {"pe_rows": 0, "pe_cols": 0}
-    if point["fused"]:
+    if point["most_fused"] > 1:
         point |= {"network": CHAIN, "layer": "all", "accelerator": "two_level"}
     return point
 
@@ -48,7 +48,13 @@ LAWS = Laws(
         "dataflow": one_of("any", "any", *dataflows()),
         "constraints": one_of(""),
         "mapping": one_of(""),
-        "fused": one_of(*[False] * 19, True),
+        "residency": one_of("network", "network", "layer"),
+        "most_fused": one_of(*[1] * 19, 4),
+        "batch": one_of(1, 1, 2),
+        "buffer_bytes": one_of(0.0),
+        "memory_bytes_per_s": one_of(0.0, 0.0, 1e10),
+        "ports": one_of(0, 0, 1, 2),
+        "buffering": one_of(0, 0, 1, 2),
         "weight_density": one_of("1", "1", "0.3", "2:4", "banded 0.1"),
         "input_density": one_of("1", "1", "0.5"),
         "weight_format": one_of("none", "none", "bitmask", "coordinate", "run_length"),
@@ -105,7 +111,9 @@ def delay_product_is_energy_times_time(sample: Sample) -> Mask:
 def multiplies_are_those_of_the_layers(sample: Sample) -> Mask:
     """An accelerator multiplies what the layers ask for, whatever its mapping and zeros."""
     macs = sample.per_row(
-        lambda p: sum(times * one.macs for one, times in layers_of(p["network"], p["layer"]))
+        lambda p: sum(
+            times * one.macs * p["batch"] for one, times in layers_of(p["network"], p["layer"])
+        )
     )
     return sample["macs"] == macs
 
@@ -153,10 +161,11 @@ def tensors_cross_the_outermost_level(sample: Sample) -> Mask:
 
     def words(point: dict[str, Any]) -> float:
         [(layer, _)] = layers_of(point["network"], point["layer"])
+        layer = batched(layer, point["batch"])
         sizes = [one.words(layer.extents) for one in layer.tensors if one.name != "Inputs"]
         return sum(sizes) * machine(point).levels[0].word_bits / 8.0
 
-    least = sample.per_row(lambda p: 0.0 if p["fused"] else words(p))
+    least = sample.per_row(lambda p: 0.0 if p["most_fused"] > 1 else words(p))
     return ~is_dense(sample) | at_most(least, sample["dram_bytes"])
 
 
@@ -182,7 +191,7 @@ def larger_arrays_have_lower_time_bounds(sample: Sample) -> Mask:
         pe_cols=lambda p: 2 * machine(p).mac.mesh[0] if p["accelerator"] in ARRAYS else 0,
         evaluations=1,
     )
-    time = sample["fused"] | pair.holds(lower, "latency_bound_s")
+    time = (sample["most_fused"] > 1) | pair.holds(lower, "latency_bound_s")
     return time & pair.holds(at_most, "area_mm2")
 
 
@@ -193,7 +202,7 @@ def larger_buffers_have_lower_time_bounds(sample: Sample) -> Mask:
     Energy is left out: an access of a larger buffer needs more.
     """
     pair = sample.changed(buffer_scale=lambda p: 2.0 * p["buffer_scale"], evaluations=1)
-    time = sample["fused"] | pair.holds(lower, "latency_bound_s")
+    time = (sample["most_fused"] > 1) | pair.holds(lower, "latency_bound_s")
     return time & pair.holds(at_most, "area_mm2")
 
 
@@ -201,7 +210,7 @@ def larger_buffers_have_lower_time_bounds(sample: Sample) -> Mask:
 def newer_nodes_have_lower_energy_bounds(sample: Sample) -> Mask:
     """A node of 5 nm lowers area and least energy."""
     pair = sample.changed(node_nm=5.0, evaluations=1)
-    energy = sample["fused"] | pair.holds(lower, "energy_bound_j")
+    energy = (sample["most_fused"] > 1) | pair.holds(lower, "energy_bound_j")
     return energy & pair.holds(lower, "area_mm2")
 
 

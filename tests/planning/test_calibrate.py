@@ -34,7 +34,7 @@ from simulators.core.errors import UserError
 from simulators.edge.simulator import CELL_OPERATIONS, cell_text, device, features
 from simulators.kernels.levels import profile_of
 from simulators.kernels.price import call_seconds
-from simulators.serving.measured_deployments import measured_deployment, point_of
+from simulators.serving.measured.deployments import measured_deployment, point_of
 from simulators.serving.simulator import simulate
 from sweeper.__main__ import main
 from sweeper.commands.hardware import calibrate as calibrate_command

@@ -10,6 +10,8 @@ An entry of a file:
       was: wrong         # wrong, missing or kept: what it was when the question was written down
       before: [...]      # commands that must have run; entries alike in it share their folder
       files: {name: text}                    # written into the folder first
+      copies: [names]                        # of `formats/examples`, copied into the folder first
+      needs: onnx                            # a package, without which the question is skipped
       columns: 80        # of the terminal, which every line with more than two words fits
       reads: page.html   # the file that holds the answer, instead of what is printed
       verdict, finding: ...                  # of `errata.yaml`, which is also a page
@@ -22,6 +24,7 @@ import contextlib
 import functools
 import io
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +36,7 @@ from lab.__main__ import main as lab_main
 from sweeper.__main__ import main
 
 HERE = Path(__file__).parent
+EXAMPLES = HERE.parents[1] / "formats" / "examples"
 KEYS = {
     "question",
     "command",
@@ -42,6 +46,8 @@ KEYS = {
     "was",
     "before",
     "files",
+    "copies",
+    "needs",
     "columns",
     "slow",
     "reads",
@@ -68,12 +74,17 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A folder for each list of commands that come before a question; they run there once."""
 
     @functools.cache
-    def folder(before: tuple[str, ...], files: tuple[tuple[str, str], ...]) -> Path:
+    def folder(
+        before: tuple[str, ...], files: tuple[tuple[str, str], ...], copies: tuple[str, ...]
+    ) -> Path:
         made = tmp_path_factory.mktemp("asked")
         with contextlib.chdir(made):
             for name, text in files:
                 Path(name).parent.mkdir(parents=True, exist_ok=True)
                 Path(name).write_text(text, encoding="utf-8")
+            for name in copies:
+                Path(name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(EXAMPLES / name, name)
             for command in before:
                 code, said = _run(command)
                 assert code == 0, f"{command}\n{said}"
@@ -107,11 +118,13 @@ def test_it_is_answered(entry: Entry, folders: Any, monkeypatch: pytest.MonkeyPa
     assert set(entry) <= KEYS, set(entry) - KEYS
     assert set(entry) >= NEEDED, NEEDED - set(entry)
     assert entry["was"] in ("wrong", "missing", "kept")
+    if "needs" in entry:
+        pytest.importorskip(entry["needs"], reason=f"the package {entry['needs']} is not installed")
     monkeypatch.delenv("SWEEPER_HOME", raising=False)
     monkeypatch.setenv("COLUMNS", str(entry.get("columns", 100)))
     files = tuple((str(k), str(v)) for k, v in entry.get("files", {}).items())
     commands = entry["command"] if isinstance(entry["command"], list) else [entry["command"]]
-    folder = folders(tuple(entry.get("before", ())), files)
+    folder = folders(tuple(entry.get("before", ())), files, tuple(entry.get("copies", ())))
     monkeypatch.setenv("SWEEPER_TRUST", str(folder))
     with contextlib.chdir(folder):
         for command in commands[:-1]:

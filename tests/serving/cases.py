@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from math import inf
+from typing import Protocol
 from unittest import mock
 
 import numpy as np
@@ -11,6 +13,7 @@ import numpy as np
 from simulators.core import folder
 from simulators.core.jit import Floats, Ints, Kernel
 from simulators.serving.demand.requests import Requests
+from simulators.serving.engine import replica as at
 from simulators.serving.engine.limits import ReplicaLimits, Scheduler, load_router, load_scheduler
 from simulators.serving.engine.replica import (
     BASE_S,
@@ -117,3 +120,41 @@ ASKED_EACH_TIME = {name: asked_each_time(name) for name in SCHEDULERS}
 def pure_python() -> AbstractContextManager[object]:
     """Run every kernel of the package as plain Python."""
     return mock.patch.object(Kernel, "compiled", property(lambda kernel: kernel.py_func))
+
+
+class RecordedRequest(Protocol):
+    """A request of a plain simulation: its load, and the times of its events."""
+
+    arrival_s: float
+    prompt: int
+    output: int
+    times: list[float]
+
+
+def assert_equal_batches(
+    scheduler: str,
+    requests: Sequence[RecordedRequest],
+    expected: Sequence[Sequence[float]],
+    allowed: ReplicaLimits,
+    price: tuple[float, float],
+    preemptions: Sequence[int],
+) -> None:
+    """Assert that a scheduler forms the batches of a plain simulation at the same times.
+
+    `expected` has a row per batch. `preemptions` are those of each request.
+    """
+    columns = [[getattr(r, name) for r in requests] for name in ("arrival_s", "prompt", "output")]
+    state = run(
+        asked(*map(np.array, columns)),
+        scheduler,
+        prices=(*price, 0.0),
+        allowed=allowed,
+        log_rows=len(expected) + 50,
+    )
+    names = ("formed_s", "end_s", "requests", "tokens", "waiting", "kv_blocks")
+    columns_of_log = [at.LOG_COLUMNS.index(name) for name in names]
+    found = state.log[: state.clock[at.LOG_ROWS], columns_of_log]
+    assert found.tolist() == [list(row) for row in expected]
+    times = state.times[:, [at.SCHEDULED, at.FIRST_TOKEN, at.COMPLETED]]
+    assert times.tolist() == [one.times for one in requests]
+    assert state.request[:, at.NUM_RECOMPUTES].tolist() == list(preemptions)

@@ -7,8 +7,8 @@ import numpy as np
 from simulators.composition.price import stage_iteration
 from simulators.composition.replica import Replica
 from simulators.core.jit import Floats
-from simulators.serving.deployment import Hardware
 from simulators.serving.engine import replica as at
+from simulators.serving.prices.hardware import Hardware
 from simulators.serving.prices.iteration_table import iteration_table, table_price
 from simulators.workload.llm.step import Step
 

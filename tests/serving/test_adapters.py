@@ -16,7 +16,8 @@ from simulators.core.jit import Floats
 from simulators.serving.adapters import AdapterSet, distinct, fleet_of, missing_share, popularity
 from simulators.serving.deployment import deployment_of
 from simulators.serving.engine import replica as at
-from simulators.serving.point import ArrivalsConfig, ServingPoint
+from simulators.serving.options import ArrivalsConfig
+from simulators.serving.point import ServingPoint
 from simulators.serving.prices.batch_price import prices_of
 from simulators.serving.simulator import SIMULATOR, simulate
 

@@ -17,7 +17,8 @@ from simulators.core.errors import UserError
 from simulators.core.fields import updated, values_of
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.deployment import load_frontend
-from simulators.serving.point import ClientConfig, ServingPoint
+from simulators.serving.options import ClientConfig, SchedulingConfig
+from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import SIMULATOR, simulate
 from simulators.serving.steady.design import Station
 from simulators.serving.steady.queueing import queue_state_of
@@ -205,6 +206,9 @@ def test_infeasible_rows_have_a_reason() -> None:
     assert verdict(replace(PLAIN, pp=8, max_batch=4)) == "batch_smaller_than_pipeline"
     assert verdict(replace(PLAIN, max_context=512)) == "no_request_fits"
     assert verdict(replace(PLAIN, scheduler="orca")) == "orca_needs_fidelity_event"
+    short = SchedulingConfig(long_prefill_token_threshold=64)
+    reason = "long_prefill_token_threshold_needs_fidelity_event"
+    assert verdict(replace(PLAIN, scheduling=short)) == reason
     with pytest.raises(UserError, match="max_batch is 0"):
         rows_of([replace(PLAIN, max_batch=0)])
     with pytest.raises(UserError, match="fidelity"):

@@ -17,12 +17,14 @@ from simulators.serving.attribution import (
     KV_CACHE,
     LOAD,
     METRICS,
+    RELEASE,
     SCHEDULING,
     SPECULATION,
     group_of,
     mixtures,
 )
-from simulators.serving.point import ANALYTIC, ServingPoint
+from simulators.serving.options import ANALYTIC
+from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import simulate
 from sweeper.query.attribution import UNEXPLAINED, attributed
 
@@ -85,6 +87,31 @@ def test_groups_without_a_difference_are_no_groups() -> None:
     assert mixtures(OLD, updated(OLD, CHANGES["load"])).groups == (LOAD,)
     assert KV_CACHE in mixtures(OLD, updated(OLD, {"memory_fraction": 0.5})).groups
     assert mixtures(OLD, updated(OLD, {"client.frontend_s": 0.1})).groups == (HOST,)
+
+
+def test_links_and_hosts_that_differ_by_the_gpu_alone_change_with_its_kernels() -> None:
+    same_links = mixtures(OLD, updated(OLD, CHANGES["gpu"])).groups
+    assert KERNELS in same_links
+    assert not {COMMUNICATION, HOST} & set(same_links)
+    assert COMMUNICATION in mixtures(OLD, updated(OLD, {"gpu": "b200_sxm"})).groups
+
+
+def test_the_unexplained_part_lies_where_the_options_that_differ_change_predictions() -> None:
+    chunks = mixtures(OLD, updated(OLD, CHANGES["chunks"])).remainder
+    assert max(chunks, key=chunks.__getitem__) == SCHEDULING
+    assert sum(chunks.values()) == pytest.approx(1.0, abs=0.01)
+    assert mixtures(OLD, updated(OLD, CHANGES["load"])).remainder == {}
+    [tpot] = [
+        one
+        for one in attributed(
+            mixtures(OLD, OLD, changed=[RELEASE]), [{"tpot_mean_s": 0.02}, {"tpot_mean_s": 0.01}]
+        )
+        if one.metric == "tpot_mean_s"
+    ]
+    assert tpot.shares == {UNEXPLAINED: -0.01}
+    assert tpot.ranked[0] in {HOST, KERNELS}
+    with pytest.raises(UserError, match="unknown option 'weather'"):
+        mixtures(OLD, OLD, changed=["weather"])
 
 
 def test_all_fields_belong_to_a_group() -> None:

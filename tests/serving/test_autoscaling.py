@@ -9,12 +9,8 @@ import pytest
 
 from simulators.core.errors import Infeasible
 from simulators.serving.deployment import plan_of
-from simulators.serving.point import (
-    ArrivalsConfig,
-    AutoscaleConfig,
-    MeasurementConfig,
-    ServingPoint,
-)
+from simulators.serving.options import ArrivalsConfig, AutoscaleConfig, MeasurementConfig
+from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import simulate
 
 POINT = ServingPoint(

@@ -31,22 +31,10 @@ from simulators.serving.engine.replica import (
     RECOMPUTE_PREEMPTIONS,
     SCHEDULED,
 )
-from simulators.serving.measured_deployments import (
-    INFERENCEX,
-    Deployed,
-    DeploymentLoad,
-    EngineLaunch,
-    corrected,
-    load_of,
-    point_of,
-)
-from simulators.serving.point import (
-    ArrivalsConfig,
-    CacheConfig,
-    ClientConfig,
-    LengthsConfig,
-    ServingPoint,
-)
+from simulators.serving.measured.corrections import DeploymentLoad, corrected, load_of
+from simulators.serving.measured.deployments import INFERENCEX, Deployed, EngineLaunch, point_of
+from simulators.serving.options import ArrivalsConfig, CacheConfig, ClientConfig, LengthsConfig
+from simulators.serving.point import ServingPoint
 from simulators.serving.run import RunCache, run_of
 from simulators.serving.simulator import SIMULATOR, simulate
 from simulators.workload.llm.parallelism import Parallelism

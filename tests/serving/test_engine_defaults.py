@@ -15,7 +15,8 @@ from deploy.deployments.serving import deployment
 from simulators.core.columns import batch_of
 from simulators.core.fields import values_of
 from simulators.serving.deployment import pools_of
-from simulators.serving.point import PoolsConfig, ServingPoint
+from simulators.serving.options import PoolsConfig
+from simulators.serving.point import ServingPoint
 from simulators.serving.row_defaults import with_engine_defaults
 from simulators.serving.simulator import SIMULATOR, simulate
 
@@ -107,7 +108,7 @@ def test_ranks_of_attention_divide_the_tokens_of_sglang() -> None:
 def test_open_precision_is_that_of_the_checkpoint() -> None:
     assert ServingPoint("deepseek_v3", "h200_sxm", tp=8).dtype == "fp8_block"
     assert ServingPoint("gpt_oss_120b", "h100_sxm").dtype == "bf16+w4a16"
-    assert ServingPoint(MODEL, "h100_sxm").dtype == "fp16"
+    assert ServingPoint(MODEL, "h100_sxm").dtype == "bf16"
 
 
 def test_each_pool_has_the_defaults_of_its_own_gpu() -> None:
@@ -156,7 +157,7 @@ def test_explanation_lists_the_options_of_the_engine() -> None:
     assert shown == {
         "scheduler": "vllm_v1",
         "runtime": "vllm",
-        "dtype": "fp16",
+        "dtype": "bf16",
         "chunk_size": "8192",
         "max_batch": "1024",
         "memory_fraction": "0.9",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,14 +14,14 @@ import pytest
 from lab.fits.deployment_bands import PredictedDeployment, widths_of
 from simulators.core.fields import updated
 from simulators.serving.answer.metrics import WITH_INTERVAL
-from simulators.serving.measured_deployments import (
+from simulators.serving.measured.intervals import (
     PASS_EXPONENT,
     Width,
     combined_interval,
     latency_intervals,
 )
 from simulators.serving.point import ServingPoint
-from simulators.serving.simulator import simulate
+from simulators.serving.simulator import SIMULATOR, simulate
 from sweeper.query.uncertainty import probability_within
 
 POINT = ServingPoint(
@@ -199,3 +200,24 @@ def test_percentile_interval_is_wider_than_the_mean_interval() -> None:
                 for of in ("p99", "mean")
             )
             assert sign * math.log(tail) > sign * math.log(mean)
+
+
+def test_basis_of_intervals_names_the_newest_deployment_and_the_results_of_tails() -> None:
+    said = SIMULATOR.rests_on({"model": "llama3_1_8b", "gpu": "h100_sxm", "runtime": "vllm"})
+    assert re.search(r"measured up to 2026-\d\d-\d\d\. .* tails of \d+ results", said)
+    unfitted = {"model": "llama3_1_8b", "gpu": "h100_sxm", "runtime": "graphs"}
+    assert "deployments" not in SIMULATOR.rests_on(unfitted)
+
+
+def test_a_99th_percentile_has_a_wider_interval_than_its_mean() -> None:
+    metrics = simulate(POINT)
+    for metric in ("ttft", "tpot"):
+        ends = {
+            statistic: [
+                getattr(metrics, f"{metric}_{statistic}_s_{end}")
+                / getattr(metrics, f"{metric}_{statistic}_s")
+                for end in ("lo", "hi")
+            ]
+            for statistic in ("mean", "p99")
+        }
+        assert ends["p99"][0] < ends["mean"][0] < 1.0 < ends["mean"][1] < ends["p99"][1]

@@ -17,7 +17,8 @@ from simulators.serving.engine.kv_tiers import LFU_STEP
 from simulators.serving.engine.limits import ReplicaLimits
 from simulators.serving.engine.replica import ReplicaState
 from simulators.serving.engine.tier_limits import KVTier
-from simulators.serving.point import EVICTIONS, WRITE_POLICIES, ServingPoint
+from simulators.serving.options import EVICTIONS, WRITE_POLICIES
+from simulators.serving.point import ServingPoint
 from simulators.serving.run import prepare
 from tests.serving.cases import limits, pure_python, run
 from tests.serving.plain_tiers import Hierarchy, Tier

@@ -11,7 +11,7 @@ import pytest
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.fields import updated
 from simulators.core.folder import SCHEDULERS
-from simulators.serving.deployment import Hardware, deployment_of
+from simulators.serving.deployment import deployment_of
 from simulators.serving.engine import limits as limits_module
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.limits import (
@@ -22,7 +22,9 @@ from simulators.serving.engine.limits import (
     ranks_of,
 )
 from simulators.serving.engine.tier_limits import swap_space, tiers_of
-from simulators.serving.point import HOST, PEER, CacheConfig, ServingPoint
+from simulators.serving.options import HOST, PEER, CacheConfig
+from simulators.serving.point import ServingPoint
+from simulators.serving.prices.hardware import Hardware
 from simulators.serving.speculation import Drafter
 
 LLAMA = ServingPoint(model="llama2_7b", gpu="h100_sxm", scheduler="vllm_v1", runtime="vllm")

@@ -18,13 +18,8 @@ from simulators.serving.engine import replica as at
 from simulators.serving.engine.batches import draw
 from simulators.serving.engine.kv_cache import allocate
 from simulators.serving.engine.loop import delay_first_tokens
-from simulators.serving.engine.replica import (
-    ReplicaState,
-    View,
-    gap_bin,
-    pop_waiting,
-    schedule_request,
-)
+from simulators.serving.engine.replica import ReplicaState, View, pop_waiting, schedule_request
+from simulators.serving.engine.token_gaps import gap_bin
 from tests.serving.cases import asked, limits, linear_price, pure_python
 
 PRICE = linear_price.py_func

@@ -28,7 +28,7 @@ def foreseen(
     *points: ServingPoint, tpot_s: float = 0.01, steady: Steady = SIMULATOR.evaluate
 ) -> list[float]:
     batch = pa.RecordBatch.from_pylist([values_of(p) for p in points], schema_of(ServingPoint))
-    found: list[float] = Prefilter(steady, 1.0, 0.5, tpot_s)(batch).tolist()
+    found: list[float] = Prefilter(steady, 1.0, 0.5, tpot_s, is_tail=True)(batch).tolist()
     return found
 
 
@@ -36,15 +36,15 @@ def faster_with_tp(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return a steady state that takes 80 ms a token on one GPU, and knows no whole experts."""
     assert set(batch.column("ep").to_pylist()) == {1}
     tpot_s = [0.08 / tp for tp in batch.column("tp").to_pylist()]
-    names = ("tpot_mean_s", "ttft_mean_s", "saturated", "requests_per_s")
-    columns = [tpot_s, [0.0] * len(tpot_s), [False] * len(tpot_s), [1.0] * len(tpot_s)]
+    names = ("tpot_mean_s", "ttft_mean_s", "saturated", "requests_per_s", "tokens_per_s")
+    columns = [tpot_s, *([value] * len(tpot_s) for value in (0.0, False, 1.0, 1.0))]
     return pa.RecordBatch.from_arrays(list(map(pa.array, columns)), list(names))
 
 
 def test_prefilter_treats_ep_like_tp_experts() -> None:
     groups = replace(MIXTURE, tp=1, attention_dp=4, ep=4)
     found = foreseen(MIXTURE, replace(MIXTURE, ep=4), groups, steady=faster_with_tp)
-    assert found == [2.0, 2.0, 1.0]
+    assert found == pytest.approx([2.0, 2.0, 1.0], rel=1e-3)  # runs of 1,000 seconds
 
 
 def test_prefilter_rejects_infeasible_designs() -> None:
@@ -65,7 +65,18 @@ def test_prefilter_ttft_of_disaggregated_pools_is_a_lower_bound(
 
 
 def test_prefilter_rejects_undersized_pools() -> None:
-    few = replace(DENSE, qps=80.0, pools=replace(DENSE.pools, prefill_gpus=1, decode_gpus=4))
+    few = replace(
+        DENSE, qps=80.0, requests=20_000, pools=replace(DENSE.pools, prefill_gpus=1, decode_gpus=4)
+    )
     many = replace(few, pools=replace(few.pools, prefill_gpus=4))
     assert foreseen(few)[0] == OVERLOADED
     assert foreseen(many, tpot_s=0.1)[0] < OVERLOADED
+
+
+def test_prefilter_of_a_run_that_ends_before_its_queue_grows_is_a_lower_bound() -> None:
+    short = replace(DENSE, qps=60.0, requests=100)
+    found = simulate(short)
+    assert found.tpot_p99_s is not None
+    assert found.ttft_p99_s is not None
+    assert foreseen(short)[0] <= max(found.tpot_p99_s / 0.01, found.ttft_p99_s / 0.5)
+    assert foreseen(replace(short, requests=20_000))[0] >= OVERLOADED

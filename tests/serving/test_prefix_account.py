@@ -19,7 +19,8 @@ from simulators.serving.engine import replica as at
 from simulators.serving.engine.limits import ReplicaLimits
 from simulators.serving.engine.replica import ReplicaState
 from simulators.serving.engine.tier_limits import KVTier
-from simulators.serving.point import CacheConfig, ServingPoint
+from simulators.serving.options import CacheConfig
+from simulators.serving.point import ServingPoint
 from simulators.serving.routers import cache_aware
 from simulators.serving.run import run_of
 from tests.serving.cases import asked, limits, pure_python, run

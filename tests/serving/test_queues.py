@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulators.serving.answer.summary import backlog_growth, is_saturated
+from simulators.serving.answer.saturation import backlog_growth, is_saturated
 from simulators.serving.demand.requests import stream
 from simulators.serving.engine.replica import ARRIVAL, COMPLETED, SCHEDULED
 from tests.serving.cases import asked, limits, run

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from simulators.serving.engine.replica import ARRIVAL, BUSY_S, COMPLETED, FIRST_TOKEN, ITERATIONS
-from simulators.serving.point import ArrivalsConfig, ServingPoint
+from simulators.serving.options import ArrivalsConfig
+from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import simulate
 from tests.serving.cases import asked, limits, run
 

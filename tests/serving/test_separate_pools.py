@@ -245,7 +245,7 @@ def test_mixed_gpu_pools_cost_the_sum() -> None:
         APART, requests=50, pools=replace(APART.pools, decode_gpus=3, decode_gpu="a100_sxm")
     )
     found = simulate(point)
-    listed = {"prices": "public_cloud", "usd_per_gpu_hour": None}
+    listed = {n: values_of(point)[n] for n in SIMULATOR.priced}
     rows = {n: [values_of(point).get(n, getattr(found, n, None))] for n in SIMULATOR.cost_needs}
     again = SIMULATOR.costs(pa.RecordBatch.from_pydict(rows), listed)
     alone = {

@@ -27,13 +27,8 @@ from simulators.serving.demand.session_graph import (
 from simulators.serving.demand.sessions import drawn_sessions
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import ReplicaState
-from simulators.serving.point import (
-    ArrivalsConfig,
-    CacheConfig,
-    LengthsConfig,
-    ServingPoint,
-    SessionsConfig,
-)
+from simulators.serving.options import ArrivalsConfig, CacheConfig, LengthsConfig, SessionsConfig
+from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import simulate
 from tests.serving.cases import asked, limits, run
 

@@ -13,7 +13,8 @@ from simulators.core.errors import Infeasible, UserError
 from simulators.core.fields import updated
 from simulators.serving.demand.requests import in_sessions
 from simulators.serving.engine.replica import ARRIVAL, COMPLETED, FREE_BLOCKS, TOTAL_BLOCKS
-from simulators.serving.point import ClientConfig, ServingPoint, SessionsConfig
+from simulators.serving.options import ClientConfig, SessionsConfig
+from simulators.serving.point import ServingPoint
 from simulators.serving.run import run_of
 from simulators.serving.simulator import simulate
 from tests.serving.cases import SCHEDULERS, asked, run

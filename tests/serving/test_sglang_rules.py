@@ -6,9 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulators.serving.engine import replica as at
 from simulators.serving.engine.limits import ReplicaLimits
-from tests.serving.cases import asked, pure_python, run
+from tests.serving.cases import assert_equal_batches, pure_python
 from tests.serving.plain_sglang import Options, Request, simulate
 
 PRICE = (2.0**-7, 2.0**-16)
@@ -61,21 +60,8 @@ def allowed(chosen: Options) -> ReplicaLimits:
 def compare(requests: list[Request], chosen: Options) -> None:
     """Assert that both schedulers form the same batches at the same times."""
     expected = simulate(requests, chosen, PRICE)
-    columns = [[getattr(r, name) for r in requests] for name in ("arrival_s", "prompt", "output")]
-    state = run(
-        asked(*map(np.array, columns)),
-        "sglang",
-        prices=(*PRICE, 0.0),
-        allowed=allowed(chosen),
-        log_rows=len(expected) + 50,
-    )
-    names = ("formed_s", "end_s", "requests", "tokens", "waiting", "kv_blocks")
-    columns_of_log = [at.LOG_COLUMNS.index(name) for name in names]
-    found = state.log[: state.clock[at.LOG_ROWS], columns_of_log]
-    assert found.tolist() == [list(row) for row in expected]
-    times = state.times[:, [at.SCHEDULED, at.FIRST_TOKEN, at.COMPLETED]]
-    assert times.tolist() == [one.times for one in requests]
-    assert state.request[:, at.NUM_RECOMPUTES].tolist() == [one.retractions for one in requests]
+    preemptions = [one.retractions for one in requests]
+    assert_equal_batches("sglang", requests, expected, allowed(chosen), PRICE, preemptions)
 
 
 @settings(max_examples=300, deadline=None)

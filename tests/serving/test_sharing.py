@@ -13,12 +13,12 @@ from simulators.core.errors import Infeasible
 from simulators.core.fields import values_of
 from simulators.kernels.energy import idle_w_of
 from simulators.serving.deployment import deployment_of
+from simulators.serving.gpu_shares import price_share
 from simulators.serving.point import ServingPoint
 from simulators.serving.sharing import (
     ALWAYS_BUSY,
     IDLE,
     NeighbourLoad,
-    price_share,
     sm_share_partition,
     time_slice_partition,
 )
@@ -124,7 +124,7 @@ def test_costs_from_rows_equal_run_costs() -> None:
     found = SIMULATOR.evaluate(batch)
     rows = pa.Table.from_batches([batch]).to_pydict() | pa.Table.from_batches([found]).to_pydict()
     needed = pa.RecordBatch.from_pydict({name: rows[name] for name in SIMULATOR.cost_needs})
-    prices = {"prices": "public_cloud", "usd_per_gpu_hour": None}
+    prices = {name: batch.to_pylist()[0][name] for name in SIMULATOR.priced}
     again = SIMULATOR.costs(needed, prices)["cost_usd_per_mtok"]
     np.testing.assert_allclose(again, rows["cost_usd_per_mtok"], rtol=1e-12)
 
@@ -135,7 +135,7 @@ def test_row_without_tokens_has_no_cost_per_token() -> None:
     row = batch.to_pylist()[0] | found.to_pylist()[0]
     row |= {name: 0.0 for name in SIMULATOR.cost_needs if name.startswith("tokens_per_s")}
     needed = pa.RecordBatch.from_pylist([{name: row[name] for name in SIMULATOR.cost_needs}])
-    costs = SIMULATOR.costs(needed, {"prices": "public_cloud", "usd_per_gpu_hour": None})
+    costs = SIMULATOR.costs(needed, {name: batch.to_pylist()[0][name] for name in SIMULATOR.priced})
     assert np.isnan(costs["cost_usd_per_mtok"]).all()
     assert (costs["cost_usd_per_hour"] > 0.0).all()
 
@@ -229,6 +229,14 @@ def test_analytic_fidelity_supports_colocation() -> None:
         (
             replace(SHARES, colocation=replace(SHARES.colocation, mig_slice="3g")),
             "mig_slice_needs_sharing_mig",
+        ),
+        (
+            replace(ALONE, colocation=replace(ALONE.colocation, mig_slice="3g")),
+            "mig_slice_needs_sharing_mig",
+        ),
+        (
+            replace(ALONE, colocation=replace(ALONE.colocation, sm_share=0.25)),
+            "sm_share_needs_sharing_mps",
         ),
         (
             replace(TURNS, colocation=replace(TURNS.colocation, other_sm_share=0.5)),

@@ -15,7 +15,7 @@ from simulators.core.columns import schema_of
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.core.fields import updated, values_of
 from simulators.serving.answer.explain import request_table
-from simulators.serving.answer.summary import steady_window
+from simulators.serving.answer.window import steady_window
 from simulators.serving.engine import replica as at
 from simulators.serving.point import ServingPoint
 from simulators.serving.run import run_of

@@ -13,7 +13,8 @@ import pytest
 from simulators.core.jit import Floats
 from simulators.serving.engine import batches
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.replica import GAP_BINS, LOG_COLUMNS, gap_bin
+from simulators.serving.engine.replica import LOG_COLUMNS
+from simulators.serving.engine.token_gaps import GAP_BINS, gap_bin
 from tests.serving.cases import limits, pure_python
 
 

@@ -20,7 +20,8 @@ from simulators.serving.deployment import deployment_of
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.batches import accepted
 from simulators.serving.engine.limits import ReplicaLimits
-from simulators.serving.point import SPECULATIONS, ServingPoint
+from simulators.serving.options import SPECULATIONS
+from simulators.serving.point import ServingPoint
 from simulators.serving.prices.batch_price import MeanLoad, drafted_s, prices_of, worth_drafting
 from simulators.serving.run import prepare, run_of
 from simulators.serving.simulator import simulate

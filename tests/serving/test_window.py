@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulators.serving.answer.summary import MeasurementWindow, sums_within
+from simulators.serving.answer.window import MeasurementWindow, sums_within
 from simulators.serving.engine.replica import COMPLETED, REPLICA
 from tests.serving.cases import asked, run
 

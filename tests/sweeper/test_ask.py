@@ -79,6 +79,16 @@ def test_ask_reports_slos_without_a_feasible_design(
     assert "Nearest design: " in text
 
 
+def test_ask_does_not_advise_deadlines_where_no_request_fits(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = " ".join(ask(f"{QUESTION} --isl 200000 --osl 10", capsys, code=1).split())
+    assert "none: no request fits" in said
+    assert "of 200000 prompt tokens or more" in said
+    assert "use shorter requests (--isl, --osl, --workload), a model with a longer" in said
+    assert "--tpot)" not in said
+
+
 def test_ask_names_the_missing_budget(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = ask(f"{QUESTION} --budget 1", capsys, code=1)
     assert "No design on at most 2 of h100_sxm meets the SLO within the budget." in text
@@ -104,6 +114,7 @@ def test_ask_reports_a_substituted_model_file(
         ("ask --model llama3_1_8b --gpu h1000", "unknown gpu 'h1000'"),
         ("ask --model llama3_1_8b --gpu h100_sxm --engine tgi", "choose from sglang, trtllm, vllm"),
         ("ask --model llama3_1_8b --gpu h100_sxm --qps 0", "write a number above zero"),
+        ("ask --model llama3_1_8b --gpu h100_sxm --price h100=-1", "write dollars per hour"),
         ("ask --model llama3_1_8b --gpu h100_sxm --tpot 50", "write 50ms, or 50s"),
         ("ask --model llama3_1_70b --gpu t4 --gpus 1", "does not fit on 1 t4"),
     ],

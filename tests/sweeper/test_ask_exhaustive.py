@@ -18,7 +18,8 @@ from planning.questions.serving import QUESTIONS
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.price import load_prices
 from sweeper.__main__ import main
-from sweeper.commands.ask import SloProbability, parsed
+from sweeper.commands.ask.probability import SloProbability
+from sweeper.commands.ask.question import parsed
 from sweeper.query.pareto import qualifying
 from sweeper.space.design_space import space_of
 from sweeper.sweep import Sweep

@@ -74,3 +74,13 @@ def test_a_prediction_is_compared_with_a_log_alone() -> None:
     mixing = Mixing(groups=("load",), run=lambda taken: {"s": 3.0 if taken else 2.0})
     [one] = attributed(mixing, [{}, {"s": 7.0}])
     assert dict(one.shares) == pytest.approx({"load": 1.0, UNEXPLAINED: 4.0})
+
+
+def test_the_unexplained_part_counts_for_the_groups_where_it_likely_lies() -> None:
+    mixing = Mixing(groups=["a"], run=lambda taken: {"s": 3.0 if taken else 2.0})
+    known = Mixing(groups=mixing.groups, run=mixing.run, remainder={"b": 0.75, "a": 0.25})
+    for one, first in ((mixing, UNEXPLAINED), (known, "b")):
+        [found] = attributed(one, [{"s": 2.0}, {"s": 9.0}])
+        assert found.ranked[0] == first
+        assert math.fsum(found.likely.values()) == pytest.approx(7.0)
+        assert found.shares[UNEXPLAINED] > 0.0

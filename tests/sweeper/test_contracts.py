@@ -68,6 +68,17 @@ POINTS = {
         "weight_density": ["1", "0.3"],
         "evaluations": 100,
     },
+    "multicore": {
+        "cores": ["2*two_level", "two_level"],
+        "network": "bert_base_128",
+        "pipelining": ["layers", "rows"],
+        "noc": ["bus", "mesh"],
+        "tiles": 4,
+        "l2_bytes": [0, 1_000_000],
+        "allocation": ["search", "rows"],
+        "allocations": 5,
+        "evaluations": 20,
+    },
     "kernels": {
         "gpu": ["h100_sxm", "t4"],
         "op": ["gemm", "attention_prefill", "attention_decode"],

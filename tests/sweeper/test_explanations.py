@@ -115,6 +115,7 @@ def test_a_difference_is_attributed_to_the_options_that_differ(
     same = printed(["compare", "layers", "knee", "knee", "--explain"], capsys)
     assert "no difference between the two designs" in same
     assert "two keys" in refused(["compare", "layers", "knee", "--explain"], capsys)
+    assert "knows no shares" in refused([*words, "--changed", "release"], capsys)
 
 
 def test_compare_joins_two_sweeps_on_shared_points(

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sweeper.query import fronts
-from sweeper.query.fronts import distinct_front, dominated, group_fronts
+from sweeper.query.fronts import distinct_front, dominated, group_fronts, rank_layers
 
 Matrix = NDArray[np.float64]
 NAN = math.nan
@@ -38,8 +38,8 @@ def small_sizes(monkeypatch: pytest.MonkeyPatch, **sizes: object) -> None:
     "sizes",
     [
         {},
-        {"LARGE": 4, "SAMPLES": (2, 2), "STRONG": 1},  # after a comparison with strong rows
-        {"LARGE": 9, "SAMPLES": (4, 4), "STRONG": 2},
+        {"LARGE": 4, "SAMPLE": 2, "STRONG": 1},  # after a comparison with strong rows
+        {"LARGE": 9, "SAMPLE": 4, "STRONG": 2},
     ],
 )
 @pytest.mark.parametrize("seed", range(25))
@@ -56,6 +56,17 @@ def test_front_rows_are_nondominated_and_other_rows_are_dominated(
     assert ties.tolist() == [
         sum(bool((values[j] == values[i]).all()) for j in best) for i in firsts
     ]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_first_layers_of_a_large_table_are_those_of_all_layers(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = table(seed)
+    whole = rank_layers(values)
+    small_sizes(monkeypatch, LARGE=4, SAMPLE=2)
+    for layers in (1, 2, 3):
+        assert rank_layers(values, layers).tolist() == np.where(whole > layers, 0, whole).tolist()
 
 
 def test_dominated_rows_are_marked() -> None:
@@ -80,7 +91,7 @@ def test_dominating_row_replaces_all_dominated_rows() -> None:
     assert (rows.tolist(), ties.tolist()) == ([2, 3], [1, 2])
 
 
-@pytest.mark.parametrize("sizes", [{}, {"LARGE": 3, "SAMPLES": (2, 2), "STRONG": 1}])
+@pytest.mark.parametrize("sizes", [{}, {"LARGE": 3, "SAMPLE": 2, "STRONG": 1}])
 def test_each_group_has_a_separate_front(
     sizes: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,41 @@ def test_error_in_a_grouped_axis_names_the_option(axes: dict[str, Any], complain
     assert complaint in str(caught.value)
 
 
+SERVING = {"model": "llama3_1_8b", "gpu": "h100_sxm"}
+
+
+@pytest.mark.parametrize(
+    ("axes", "complaint"),
+    [
+        ({"speculation.acceptance": "0.7"}, "speculation.method is nothing"),
+        ({"lora.rank": [16, 32]}, "lora.adapters is 0"),
+        ({"arrivals.clients": 8}, "set arrivals.process to closed"),
+        ({"client.think_s": 2.0}, "arrivals.process is poisson and sessions.turns is 1"),
+        ({"kv_tiers.eviction": "lfu"}, "set cache.prefix_host_bytes or kv_tiers.nvme_bytes"),
+    ],
+)
+def test_option_of_a_feature_that_no_design_has_is_refused(
+    axes: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(UserError, match="has no effect") as caught:
+        space_of({"simulator": "serving", "axes": {**SERVING, **axes}})
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {"speculation.method": ["nothing", "mtp"], "speculation.num_draft_tokens": [1, 2]},
+        {"lora.adapters": [0, 8], "lora.rank": 32},
+        {"arrivals.process": "closed", "arrivals.clients": 8, "client.think_s": 2.0},
+        {"sessions.turns": 3, "client.think_s": 2.0},
+        {"speculation.num_draft_tokens": 3, "arrivals.clients": 64},
+    ],
+)
+def test_option_of_a_feature_of_some_designs_is_accepted(axes: dict[str, Any]) -> None:
+    assert space_of({"simulator": "serving", "axes": {**SERVING, **axes}}).size >= 1
+
+
 def test_sweep_over_grouped_options_runs_and_is_queried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

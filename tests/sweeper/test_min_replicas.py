@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulators.core.contract import load_simulator
-from sweeper.commands.ask import parsed
+from sweeper.commands.ask.question import parsed
 from sweeper.engines.task import evaluate
 from sweeper.query.pareto import qualifying
-from sweeper.questions import QUESTIONS, Asks, known_beside
+from sweeper.questions import QUESTIONS, BuildsQuestions, plugin_of
 from sweeper.samplers import Round
 from sweeper.samplers._min_replicas import MinReplicasSearch
 from sweeper.space.design_space import DesignSpace
@@ -103,6 +103,9 @@ def test_min_replicas_search_finds_the_smallest_fleet_per_scenario(
     )
     assert smallest(all_rows, limit_s) == smallest(answered().collect(), limit_s)
     assert answered().collect()["site"].n_unique() == 2, "each site has a row that says why"
+    assert len(sampler.screened) == 2
+    known = [one.probability for one in sampler.screened if one.probability is not None]
+    assert all(0.0 <= probability <= 1.0 for probability in known)
 
 
 def smallest(rows: pl.DataFrame, limit_s: float) -> list[tuple[str, int]]:
@@ -135,8 +138,8 @@ def test_memory_of_a_search_does_not_grow_with_the_sizes() -> None:
 
 def test_a_question_about_a_million_gpus_has_few_sizes() -> None:
     words = ["--model", "llama2_7b", "--gpu", "h100_sxm", "--gpus", "1000000", "--qps", "1"]
-    asks = known_beside(load_simulator("serving"), QUESTIONS)
-    assert isinstance(asks, Asks)
+    asks = plugin_of(load_simulator("serving"), QUESTIONS)
+    assert isinstance(asks, BuildsQuestions)
     sizes = parsed(asks, words)[1].space["axes"]["replicas"]
     assert sizes[:4096] == [*range(1, 4097)]
     assert sizes[-1] == 1_000_000

@@ -24,6 +24,7 @@ from sweeper.query.pareto import (
     objective_matrix,
     pareto_front,
     rows_at,
+    sampled,
     unstated,
 )
 
@@ -73,7 +74,7 @@ def test_front_of_a_small_table_matches_brute_force(values: Matrix) -> None:
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare tables of five rows with strong rows first, as large tables are."""
     monkeypatch.setattr(fronts, "_LARGE", 4)
-    monkeypatch.setattr(fronts, "_SAMPLES", (2, 2))
+    monkeypatch.setattr(fronts, "_SAMPLE", 2)
 
 
 @given(values=tables())
@@ -288,6 +289,20 @@ def test_result_batches_are_read_in_order(monkeypatch: pytest.MonkeyPatch) -> No
     matrix, numbers = objective_matrix(rows, wanted, where="usd < 9")
     assert matrix[:, 0].tolist() == [5.0, 4.0, 2.0, 1.0, 7.0, 1.0]
     assert numbers.tolist() == [0, 1, 3, 4, 5, 6]
-    assert rows_at(rows, pl.Series([1, 4, 5]))["usd"].to_list() == [4.0, 1.0, 7.0]
+    for pieces in (64, 1):  # read alone, and picked from all rows
+        monkeypatch.setattr(pareto, "_FEW_PIECES", pieces)
+        found = rows_at(rows, pl.Series([1, 4, 5]))
+        assert found.select("__row", "usd").rows() == [(1, 4.0), (4, 1.0), (5, 7.0)]
     assert pareto_front(rows, wanted).equals(whole)
     assert whole["equivalents"].to_list() == [2]
+
+
+def test_sample_has_one_row_of_each_stretch_and_every_value_of_a_fast_axis(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pareto, "_AT_ONCE", 1000)
+    rows = pl.LazyFrame({"at": range(9999), "fast": [n % 10 for n in range(9999)]})
+    found = pl.concat(sampled(rows, 30))
+    assert (found["at"] // 30).to_list() == list(range(334))
+    assert found["fast"].n_unique() == 10
+    assert pl.concat(sampled(rows, 1)).equals(rows.collect())

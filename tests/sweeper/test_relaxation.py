@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.commands.ask import Answer, _grown, answer_to
+from sweeper.commands.ask.answer import Answer
+from sweeper.commands.ask.question import answer_to, grown
 from sweeper.query.relaxation import least_limit, rounded_up
 from sweeper.report.relaxed import Relaxation, relaxations
 
@@ -66,7 +67,7 @@ def check_relaxations(number: int, folder: Path) -> int:
     answer = answer_to(words)
 
     def ask(question: Any) -> Answer:
-        return _grown(question, answer.chosen)
+        return grown(question, answer.chosen)
 
     found = [one for one in relaxations(answer, ask) if one.relaxed is not None]
     for one in found:

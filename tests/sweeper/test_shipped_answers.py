@@ -12,6 +12,7 @@ from tests.sweeper.conftest import SHIPPED
 
 pytestmark = pytest.mark.slow
 CANNOT = (
+    ("buffer_resnet50", "a heat map needs two axes that vary"),
     ("clocks_llama70b", "a heat map needs two axes that vary"),
     ("edge_nas", "curves need an axis of numbers"),
 )

@@ -1,13 +1,19 @@
-"""Every evaluation adds a line to a log, so that a test can count what was done twice."""
+"""Every evaluation adds a line to a log, so that a test can count what was done twice.
+
+Points take no time once the folder of the log has a file `hurry`.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from simulators.core.columns import Pointwise
 from simulators.core.contract import choice, metric
+
+HURRY = "hurry"
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,8 @@ def simulate(point: Point) -> Metrics:
     log = os.open(point.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(log, f"{point.n}\n".encode())
     os.close(log)
-    time.sleep(point.pause_s)
+    if not Path(point.log).with_name(HURRY).exists():
+        time.sleep(point.pause_s)
     return Metrics((point.n * 2654435761 % 2**32) / 7.0, point.n // 2)
 
 

@@ -12,7 +12,8 @@ from simulators.core.columns import batch_of
 from simulators.training.communication import copies
 from simulators.training.job import ALLTOALL, Job
 from simulators.training.memory import activations
-from simulators.training.operators import FORWARD, INPUTS, OF_EXPERTS, WEIGHTS, pieces, tasks
+from simulators.training.operator_prices import pieces
+from simulators.training.operators import FORWARD, INPUTS, OF_EXPERTS, WEIGHTS, pass_kernels
 from simulators.training.point import TrainingPoint
 from simulators.training.simulator import SIMULATOR
 from simulators.workload.precision import BYTES
@@ -28,7 +29,7 @@ def job(model="gpt_oss_120b", gpu="gb200", **fields):
 def experts(found):
     return {
         task.phase: task.kernel
-        for task in tasks(found, "experts", ONE)
+        for task in pass_kernels(found, "experts", ONE)
         if task.kernel.name == OF_EXPERTS[0]
     }
 
@@ -53,8 +54,10 @@ def test_more_expert_ranks_leave_the_kernels_of_a_rank_alone(dtype):
 
 
 def test_fused_experts_take_neither_quantization_nor_biases_nor_activation():
-    plain = {t.kernel.name for t in tasks(job(dtype="fp8"), "experts", ONE)}
-    fused = {t.kernel.name for t in tasks(job(dtype="fp8", cuda_graphs=True), "experts", ONE)}
+    plain = {t.kernel.name for t in pass_kernels(job(dtype="fp8"), "experts", ONE)}
+    fused = {
+        t.kernel.name for t in pass_kernels(job(dtype="fp8", cuda_graphs=True), "experts", ONE)
+    }
     assert plain - fused == {
         "experts_narrowing",
         "experts_clamp_activation",

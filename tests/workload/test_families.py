@@ -180,3 +180,19 @@ def test_graph_nodes_are_topologically_ordered(name: str) -> None:
 def test_graph_models_are_not_decoders() -> None:
     with pytest.raises(UserError, match="composition"):
         load_model("resnet50")
+
+
+def test_whisper_encoder_has_the_weights_of_its_layers() -> None:
+    """Convolutions of 3 frames, 1,500 positions, layers of 12 h^2 + 12 h, a norm; by hand."""
+    for name, layers, hidden, weights in (
+        ("whisper_tiny", 4, 384, 8_208_384),
+        ("whisper_large_v2", 32, 1280, 636_784_640),
+    ):
+        cross = layers * (2 * hidden * hidden + 2 * hidden)
+        drawn = draw(name, Load(batch=1)).parameters - cross - layers * hidden  # biases of keys
+        assert drawn == pytest.approx(weights, rel=1e-4), name
+
+
+def test_whisper_takes_at_most_thirty_seconds() -> None:
+    with pytest.raises(UserError, match="up to 3000 frames"):
+        draw("whisper_tiny", Load(batch=1, length=3002))

@@ -13,17 +13,8 @@ from typing import Any
 import numpy as np
 
 from simulators.core.fields import columns_of
-from simulators.serving.point import (
-    ARRIVALS,
-    CLOSED,
-    DEPLOYED,
-    EVENLY,
-    MPS,
-    NOTHING,
-    SHAPES,
-    SPECULATIONS,
-    ServingPoint,
-)
+from simulators.serving.options import ARRIVALS, CLOSED, EVENLY, MPS, SHAPES, SPECULATIONS
+from simulators.serving.point import DEPLOYED, NOTHING, ServingPoint
 from tests.laws.laws import Draw, between, drawn, one_of, whole
 from tests.serving.cases import SCHEDULERS
 
@@ -126,6 +117,7 @@ DRAWS: dict[str, Draw] = {
     "client.frontend_s": one_of(0.0, 0.0, 0.05),
     "client.stream_interval": one_of(1, 1, 0, 4),
     "measurement.warmup": one_of(0, 0, 5),
+    "measurement.server": one_of("warm", "warm", "warm", "fresh"),
     "autoscaling.min_replicas": one_of(0, 1),
     "autoscaling.replica_qps": between(0.1, 10.0),
     "autoscaling.startup_s": between(0.0, 60.0),

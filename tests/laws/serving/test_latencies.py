@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 
 from simulators.core.errors import Infeasible
 from simulators.core.fields import updated
-from simulators.serving.answer.summary import STATISTICS
+from simulators.serving.answer.statistics import STATISTICS
 from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import simulate
 from tests.laws.serving.points import CLOSED, OPEN, points

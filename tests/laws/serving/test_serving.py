@@ -12,8 +12,9 @@ from simulators.catalog.model import load_model
 from simulators.core.columns import SHARES
 from simulators.kernels.energy import idle_w_of, peak_w_of
 from simulators.serving.answer.metrics import RATES_WITH_INTERVAL, WITH_INTERVAL
-from simulators.serving.answer.summary import STATISTICS
-from simulators.serving.point import CLOSED, EVENLY, NOTHING
+from simulators.serving.answer.statistics import STATISTICS
+from simulators.serving.options import CLOSED, EVENLY
+from simulators.serving.point import NOTHING
 from simulators.serving.simulator import SIMULATOR
 from tests.laws.laws import Laws, Mask, Sample, at_most, close, one_of
 from tests.laws.serving.draws import DRAWS, MIXTURES, consistent, steady
