@@ -6,12 +6,14 @@ A mount namespace of its own makes of a raylet a machine that lacks a folder, or
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import re
 import secrets
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -113,6 +115,7 @@ def command(folder: Path, *words: str, **environment: str) -> Running:
             stderr=stream,
             env={**ENVIRONMENT, **environment},
             text=True,
+            preexec_fn=functools.partial(signal.signal, signal.SIGHUP, signal.SIG_DFL),  # `nohup`
         )
     return Running(process, log)
 

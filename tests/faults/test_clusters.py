@@ -157,16 +157,21 @@ def test_nodes_with_different_environments_are_refused_by_name(
     machines.join(*(mount(kind, folder, tmp_path) for kind in REFUSED))
     running = start(folder, LONG, *on(machines))
     try:
-        running.until(lambda: running.text().count("refused actor-") == len(REFUSED))
+        running.until(
+            lambda: all(
+                re.search(f"refused .*({said})", running.text()) for said in REFUSED.values()
+            )
+        )
         hurry(folder)
         assert running.wait() == 0, running.text()
     finally:
         machines.leave(len(REFUSED))
     log = running.text()
     refused = [line for line in log.splitlines() if "refused actor-" in line]
-    assert len(refused) == len(REFUSED)
-    for said in REFUSED.values():
-        assert any(re.search(said, line) for line in refused), log
+    # An actor without code dies, so its node is tried again; the others keep their CPU.
+    for kind, said in REFUSED.items():
+        times = sum(bool(re.search(said, line)) for line in refused)
+        assert times >= 1 if kind.endswith("code") else times == 1, log
     assert "engine ray: 1 worker in" in log
     assert not LINES_OF_RAY.search(log), log
     assert not list((folder / "outputs").rglob(".token-*"))

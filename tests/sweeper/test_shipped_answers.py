@@ -15,6 +15,7 @@ CANNOT = (
     ("buffer_resnet50", "a heat map needs two axes that vary"),
     ("clocks_llama70b", "a heat map needs two axes that vary"),
     ("edge_nas", "curves need an axis of numbers"),
+    ("multicore_resnet50", "curves need an axis of numbers"),
 )
 """Pictures that a space has not enough axes for."""
 KINDS = ("front", "parallel", "heat", "curves", "sensitivity", "waterfall")
