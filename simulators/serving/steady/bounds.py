@@ -7,12 +7,12 @@ rounds of which `C` are calm and `F` full of prompts, and a decode and a prompt 
 
     cost   ~ pace / n             pace = C d + (R - C) p = R d + (R - C) (p - d)    if d <= p
                                   pace = R d - F (d - p)                          if d > p
-    TTFT  >= backlog * pp * p + chunks * (pass of a prompt)
+    TTFT  >= backlog * pp * p + chunks * (pass of a prompt) + wait for a batch formed ahead
     TPOT  >= pp * (needed * d + others * p + stretched * (p - d)) / later
 
 where each factor takes the end of its interval that minimises the product (Moore, "Interval
 Analysis", 1966). `others` are iterations of whole prompts that neither a request nor its backlog
-needs, `stretched = needed - C` the decodes that share one with chunks. The monotone parts are
+needs, `stretched = needed - C` the decodes that share a round with prompts. The monotone parts are
 
     whole prompts    prompts of an iteration rise with batch size and tokens
     chunks           decodes beside them rise with both; chunks of a prompt fall with tokens
@@ -187,6 +187,9 @@ class _Box:
         tpot_s = np.where(lengths.output > 1.0, tpot_s, np.inf)
         round_s = decode_s + terms.mixed_share * longer_s
         round_s -= terms.full_share * np.maximum(decode_s - prompt_s, 0.0)
+        formed_s = station.formed_ahead * station.stages * round_s
+        formed_s += station.stream_s * station.stages * self.batch_sizes.low
+        ttft_s += np.where(self.open, 0.0, formed_s)
         pace_s = terms.rounds_per_request * round_s
         per_s = design.replicas * np.where(self.open, station.rate, 1.0 / pace_s)
         size = design.gpus * design.replicas
@@ -250,14 +253,15 @@ def _whole(box: _Box) -> tuple[Terms, Iterations]:
     most_prompts = Range(prompts.high, prompts.low)
     ends = _ends(arriving_together, before, most_prompts, prefill_iterations)
     backlog = Range(*(_backlog(needed, *each) for each in ends))
+    most_calm = power(needed / (needed + prefill_iterations.low), box.station.stages)
     terms = Terms(
         rounds_per_request=needed / batch_sizes.high + 1.0 / prompts.high,
-        mixed_share=1.0 - power(needed / (needed + prefill_iterations.low), box.station.stages),
+        mixed_share=1.0 - most_calm,
         full_share=power(1.0 - needed / (needed + prefill_iterations.high), box.station.stages),
         chunks=np.ones(needed.size),
         backlog=backlog.low,
         others=np.maximum(0.0, prefill_iterations.low - 1.0 - backlog.high),
-        stretched=np.zeros(needed.size),
+        stretched=np.maximum(0.0, needed - (needed + prefill_iterations.low) * most_calm),
     )
     tokens, beside = prompts.low * lengths.prompt, np.zeros(needed.size)
     return terms, box.step(batch_sizes.low, beside, prompts.low, tokens, box.design.kind)
