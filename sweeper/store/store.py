@@ -269,13 +269,32 @@ class Store:
     ) -> Iterator[tuple[pl.DataFrame, Index]]:
         """Yield rows of points outside the finished ranges, with their point numbers."""
         done, seen = merged(own.values()), np.empty(0, np.int64)
-        for names in self.together(self.whole(self.definition, but=own)):
-            rows = read_frames(self.results, names, columns)
-            index = self.index_in(space, names[0], rows)
-            index[covered(index, done) | np.isin(index, seen) | repeated(index)] = -1
-            if (index >= 0).any():
-                yield rows.filter(index >= 0), index[index >= 0]
-                seen = np.concatenate([seen, index[index >= 0]])
+        for rows, index in self._read(space, list(self.whole(self.definition, but=own)), columns):
+            kept = (index >= 0) & ~covered(index, done) & ~np.isin(index, seen) & ~repeated(index)
+            if kept.any():
+                yield rows.filter(kept), index[kept]
+                seen = np.concatenate([seen, index[kept]])
+
+    def _read(
+        self, space: DesignSpace, names: list[str], columns: list[str] | None
+    ) -> Iterator[tuple[pl.DataFrame, Index]]:
+        """Yield the rows of small parts, with their point numbers; -1 for a row of no point.
+
+        A search reads its results every round: rows are kept in memory, up to a limit.
+        """
+        known = _rows_read(self.results, self.definition.id, columns is None)
+        if not {name for some, *_ in known for name in some} <= set(names):
+            known.clear()
+        yield from [(rows, index) for _, rows, index in known]
+        read = {name for some, *_ in known for name in some}
+        cells = sum(rows.height * rows.width for _, rows, _ in known)
+        for some in self.together(name for name in names if name not in read):
+            rows = read_frames(self.results, some, columns)
+            index = self.index_in(space, some[0], rows)
+            cells += rows.height * rows.width
+            if cells <= _CELLS:
+                known.append((some, rows, index))
+            yield rows, index
 
     def together(self, names: Iterable[str]) -> Iterator[list[str]]:
         """Yield groups of parts of one definition, in order, that are read at once."""
@@ -350,6 +369,14 @@ def repeated(index: Index) -> Mask:
     again = np.ones(len(index), bool)
     again[np.unique(index, return_index=True)[1]] = False
     return again
+
+
+@functools.lru_cache(maxsize=4)
+def _rows_read(
+    _results: str, _definition: str, _is_whole: bool
+) -> list[tuple[list[str], pl.DataFrame, Index]]:
+    """Return what is kept in memory of a folder: parts, their rows and their point numbers."""
+    return []
 
 
 @functools.lru_cache(maxsize=4096)
