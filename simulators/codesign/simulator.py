@@ -127,8 +127,7 @@ class CodesignMetrics(ServingMetrics):
 OWN = tuple(name for name in fields_of(CodesignPoint, "accelerator") if name != "accelerator")
 """Columns with sizes of the accelerator."""
 DEFAULTS = {column.name: column.default for column in columns_of(CodesignPoint)}
-DESIGNED = ("accelerator", *OWN, "gpu", "bandwidth_scale")
-SILICON = (*DESIGNED, *GPU_SCALES[:2], GPU_SCALES[3])
+DESIGNED = ("accelerator", *OWN, "gpu", *GPU_SCALES)
 
 
 @dataclass(frozen=True)
@@ -189,14 +188,12 @@ ARRAY_S = 0.2
 SIMULATOR = Codesign()
 
 
-def _areas(batch: pa.RecordBatch, names: Sequence[str], arrays: Ints) -> Floats:
+def _areas(batch: pa.RecordBatch, names: Sequence[str], kinds: Ints) -> Floats:
     """Return the area of a device per row, in mm2: of its array, or of its GPU's die."""
-    kinds = kinds_of(batch, SILICON)
     first = np.unique(kinds, return_index=True)[1].tolist()
     columns = {name: batch.column(name) for name in ("gpu", *GPU_SCALES)}
     areas = []
-    for row in first:
-        name = names[arrays[row]]
+    for row, name in zip(first, names, strict=True):
         if name != NOTHING:
             areas.append(area_mm2(load_accelerator(name)))
             continue
@@ -242,6 +239,11 @@ def array_of(design: Mapping[str, Any]) -> str:
                 f"GPU are {', '.join(GPU_SCALES)}"
             )
         return NOTHING
+    if scaled := [n for n in GPU_SCALES if n != "bandwidth_scale" and design[n] != DEFAULTS[n]]:
+        raise UserError(
+            f"{', '.join(scaled)}: sizes of a GPU that computes, and accelerator is {sheet}; set "
+            f"accelerator: {NOTHING}, or {', '.join(OWN)}"
+        )
     if sheet_name(sheet) != sheet:
         raise UserError(
             f"accelerator '{sheet}': say changes by axes of their own, {', '.join(OWN)}"

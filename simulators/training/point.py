@@ -139,7 +139,10 @@ class TrainingPoint:
         known=EXPERT_OVERLAPS,
     )
     context_exchange: str = choice(
-        "exchange of keys and values between context ranks", default=ZIGZAG, known=CONTEXT_EXCHANGES
+        "exchange of keys and values between context ranks",
+        default=ZIGZAG,
+        known=CONTEXT_EXCHANGES,
+        acts_if={"cp": ()},
     )
     lora_rank: int = asked(
         "rank of LoRA adapters, other weights frozen; 0: all weights are trained",
