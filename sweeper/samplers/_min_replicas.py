@@ -40,6 +40,7 @@ _LEADERS = 8  # designs with default options that are bisected from the start
 _NEAR_MISS = 1.1  # a design that misses by less than this factor is tried with fewer replicas ...
 _FEWER = 2  # ... by at most this number
 _PROMISING = 1.5  # designs that missed by less than this factor are tried before untried ones
+_STEEPEST = 2.0  # ratio of two predictions between which interpolation is accurate
 _HOPELESS = 1.25  # predicted factor from which only the best design of an answer is tried
 _TUNABLE = 2.0  # options are changed in designs that miss by less than this factor ...
 _TUNABLE_NEAREST = 2.5  # ... and while none meets, in the nearest design below this factor
@@ -392,20 +393,33 @@ class SearchState:
             state.learn(probes, factors)
         return points
 
-    def _ratios(self) -> list[float]:
-        """Return simulated over predicted misses of default designs."""
+    def _ratios(self, steepest: float = math.inf) -> list[float]:
+        """Return simulated over predicted misses of default designs.
+
+        `steepest`: largest ratio of the two predictions that a prediction is interpolated from.
+        """
         return [
             factor / expected
             for design, known in self.miss.items()
             if self.is_default[design]
             for place, factor in known.items()
             if factor < math.inf and 0.0 < (expected := self._expected(design, place)) < math.inf
+            if self._steepness(design, place) <= steepest
         ]
+
+    def _steepness(self, design: int, place: int) -> float:
+        """Return the ratio of the predictions at the next smaller and the next larger size."""
+        known = self.predicted.get(design) or {place: 1.0}
+        return known[max((p for p in known if p <= place), default=min(known))] / (
+            self._least_expected(design, place)
+        )
 
     def screened(self, answer: int) -> Screened:
         """Return the default designs that the prefilter excluded at all sizes below the answer.
 
-        Errors of the prediction are those at simulated designs (`sweeper.query.screening`).
+        Errors of the prediction are those at simulated designs (`sweeper.query.screening`), unless
+        interpolated across a steep rise, as at a load close to capacity. An excluded design misses
+        by at least the prediction at the next larger predicted size.
         """
         if self.best[answer] == np.inf:
             return Screened(0, None)
@@ -414,10 +428,11 @@ class SearchState:
         is_out = (end > self.low[mine]) & (self._hopeless[mine] >= end)
         is_out &= self._is_untried(mine)
         factors = [
-            self._expected(design, place)
+            self._least_expected(design, place)
             for design, place in zip(mine[is_out].tolist(), (end[is_out] - 1).tolist(), strict=True)
         ]
-        errors, known = np.log(self._ratios()), np.array([f for f in factors if f < _NEVER])
+        errors = np.log(self._ratios(_STEEPEST))
+        known = np.array([f for f in factors if f < _NEVER])
         if len(errors) < screening.LEAST:
             return Screened(len(known), None)
         total = float(screening.tail_probabilities(errors, -np.log(known)).sum())
@@ -432,6 +447,11 @@ class SearchState:
         factors = np.clip([known[p] for p in places.tolist()], 1e-9, 1e9)
         sizes = np.log(self.sizes[places])
         return float(np.exp(np.interp(math.log(self.sizes[place]), sizes, np.log(factors))))
+
+    def _least_expected(self, design: int, place: int) -> float:
+        """Return the predicted factor at the next size, from this one on, that was predicted."""
+        known = self.predicted.get(design) or {place: 1.0}
+        return known[min((p for p in known if p >= place), default=max(known))]
 
     def _ends(self, designs: Index) -> Index:
         """Return the place behind the largest size of each design below the answer."""
