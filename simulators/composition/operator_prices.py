@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.catalog.accelerator import SEARCHED, load_accelerator
-from simulators.catalog.gpu import at_full_clock, with_clock_share
+from simulators.catalog.gpu import Gpu, at_full_clock, with_clock_share
 from simulators.collectives.library_models import HIGH_THROUGHPUT as FOR_MANY
 from simulators.collectives.library_models import LOW_LATENCY as FOR_FEW
 from simulators.collectives.library_models import Routed
@@ -113,6 +113,20 @@ class Row:
         """Return the row with a function applied to all of `COLUMNS`."""
         changed: dict[str, Any] = {name: change(getattr(self, name)) for name in COLUMNS}
         return replace(self, **changed)
+
+
+def least_products_s(rows: Iterable[Row], gpu: Gpu) -> Floats:
+    """Return the least seconds that a GPU's data sheet allows for the products among some rows.
+
+    Zero where a prediction is faster, as with memory that computes. Weights of a model do not fit
+    into a cache; other operators may find their inputs there.
+    """
+    least_s, seconds = np.zeros(1), np.zeros(1)
+    for row in rows:
+        if isinstance(row.operator, ops.Gemm | ops.GroupedGemm):
+            least_s = least_s + row.operator.repeat * roofline_s(row.operator, gpu)
+            seconds = seconds + row.seconds
+    return np.where(least_s <= seconds, least_s, 0.0)
 
 
 def compute_rows(operators: Sequence[Compute], replica: Replica, part: str) -> list[Row]:

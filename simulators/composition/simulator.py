@@ -24,6 +24,7 @@ from simulators.catalog.model import load_model
 from simulators.collectives.price import READS, curves_behind
 from simulators.composition.adjustments import CLOCKS_CALIBRATION
 from simulators.composition.explain import explained
+from simulators.composition.operator_prices import least_products_s
 from simulators.composition.point import (
     GRAPH_PHASES,
     PER_ROW,
@@ -183,6 +184,9 @@ def pass_metrics(replica: Replica, step: Step, stages: Sequence[Iteration]) -> C
         [stage.energy_j + stage.waiting_w * (latency_s - stage.latency_s) for stage in stages]
     )
     lo_s, hi_s = pass_interval_s(latency_s, (stage.half_widths for stage in stages), replica)
+    if not replica.accelerator:
+        least_s = [least_products_s(stage.rows, replica.gpu) for stage in stages]
+        lo_s = np.maximum(lo_s, _total(least_s))
     tokens = np.asarray(step.tokens)
     peak = replica.gpu.peak(precision(replica.dtype).compute) * replica.layout.gpus
     same = ("prefill_attention_s", "decode_attention_s", "collective_s", "send_recv_s", "launch_s")
@@ -234,7 +238,7 @@ class Composition:
     """The simulator of this package."""
 
     name: str = "composition"
-    version: int = 29
+    version: int = 30
     point: type = CompositionPoint
     metrics: type = CompositionMetrics
     facts: type = CompositionFacts

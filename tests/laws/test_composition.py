@@ -173,7 +173,10 @@ def gpus_hold_all_weights(sample: Sample) -> Mask:
 
 @law
 def decode_reads_weights_and_cache(sample: Sample) -> Mask:
-    """A decode of a dense model reads the cache and all weights but embeddings from memory."""
+    """A decode of a dense model reads the cache and all weights but embeddings from memory.
+
+    The interval of its time does not begin before the time that the weights take.
+    """
 
     def read(point: dict[str, Any]) -> float:
         model = load_model(point["model"])
@@ -181,9 +184,10 @@ def decode_reads_weights_and_cache(sample: Sample) -> Mask:
 
     dense = (sample["phase"] == "decode") & np.isin(sample["model"], DENSE)
     kept = sample.per_row(lambda p: 0.0 if is_graph_model(p["model"]) else read(p))
-    least = np.maximum(0.0, sample["weight_bytes"] - kept) + sample["kv_bytes"]
+    weights = np.maximum(0.0, sample["weight_bytes"] - kept)
     bandwidth = sample.per_row(lambda p: sheet(p).hbm_bytes_per_s)
-    return ~dense | at_most(least / bandwidth, sample["latency_s"])
+    is_read = at_most((weights + sample["kv_bytes"]) / bandwidth, sample["latency_s"])
+    return ~dense | (is_read & at_most(weights / bandwidth, sample["latency_s_lo"]))
 
 
 @law
