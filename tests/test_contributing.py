@@ -42,7 +42,8 @@ def test_every_extension_point_has_an_example() -> None:
     assert {name.split()[-1] for name in EXAMPLES} == set(PROMISED)
 
 
-@pytest.mark.parametrize("home", ["catalog", pytest.param("SWEEPER_HOME", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("home", ["catalog", "SWEEPER_HOME"])
 @pytest.mark.parametrize("section", EXAMPLES)
 def test_contributing_example_runs(
     section: str,

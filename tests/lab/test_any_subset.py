@@ -23,7 +23,7 @@ ROWS = 24
 SIMULATED = 3
 """The same, where a row is a whole run of an engine."""
 
-QUICK = [(group, 1) for group in GROUPS]
+FIRST = [(group, 1) for group in GROUPS]
 MORE = [(group, seed) for group in GROUPS for seed in range(34) if seed != 1]
 
 REFERENCE = reference_folder()
@@ -32,7 +32,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize(("group", "seed"), QUICK)
+@pytest.mark.slow
+@pytest.mark.parametrize(("group", "seed"), FIRST)
 def test_claims_on_a_part_of_the_tables(group: str, seed: int, tmp_path: Path) -> None:
     _judge(group, seed, tmp_path)
 

@@ -100,11 +100,12 @@ def _spread(asked: DesignSpace) -> pa.RecordBatch:
     return asked.batch(where[np.linspace(0, len(where) - 1, ROWS).astype(np.int64)])
 
 
-# The parts of codesign, serving and dataflow, fulfil the contract in the quick run.
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow if name == "codesign" else ())
+        pytest.param(
+            name, marks=pytest.mark.slow if name in ("codesign", "dataflow", "multicore") else ()
+        )
         for name in SIMULATORS.names()
     ],
 )
