@@ -8,13 +8,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simulators.core.contract import ErrorPart, ExplainsErrors, Simulator
+from simulators.core.contract import ErrorBudget, ErrorPart, ExplainsErrors, Simulator
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.fields import columns_of
 from sweeper.report.answers import point_of
 from sweeper.report.evidence import basis_in_words
 from sweeper.report.tables import print_table, print_words
 from sweeper.text import human
+
+_LEAST = 1e-3
+"""Least relative change of an interval's width that is printed."""
 
 
 def print_errors(
@@ -47,31 +50,32 @@ def print_errors(
         "and the interval around 1 that remains without its error."
     )
     print()
-    lines = [
-        [
-            "",
-            f"{place}",
-            one.what,
-            one.layer,
-            *(f"{one.narrows.get(m, 1.0) - 1.0:+.1%}" for m in metrics),
-        ]
-        for place, one in enumerate(budget.measurements, 1)
-    ]
-    whole = [
-        "",
-        "",
-        "all of them",
-        "",
-        *(f"{budget.together.get(m, 1.0) - 1.0:+.1%}" for m in metrics),
-    ]
-    title = (
-        "Measurements that would narrow the intervals most, and the expected change of their width"
-    )
-    print_table(title, ["", "", "time", "layer", *metrics], [*lines, whole])
+    print_measurements(budget, metrics)
     if basis := basis_in_words(simulator, row):
         print()
         print_words(f"{basis}.")
     return 0
+
+
+def print_measurements(budget: ErrorBudget, metrics: Sequence[str]) -> None:
+    """Print the measurements that narrow an interval, and what they do together."""
+
+    def changes(narrows: Mapping[str, float]) -> list[str]:
+        return [f"{narrows.get(m, 1.0) - 1.0:+.1%}".replace("-0.0", "+0.0") for m in metrics]
+
+    useful = [one for one in budget.measurements if min(one.narrows.values()) < 1.0 - _LEAST]
+    if not useful:
+        print_words("No measurement of an operator would narrow these intervals by 0.1 %.")
+        return
+    lines = [
+        ["", f"{place}", one.what, one.layer, *changes(one.narrows)]
+        for place, one in enumerate(useful, 1)
+    ]
+    whole = ["", "", "all of them", "", *changes(budget.together)]
+    title = (
+        "Measurements that would narrow the intervals most, and the expected change of their width"
+    )
+    print_table(title, ["", "", "time", "layer", *metrics], [*lines, whole])
 
 
 def layer_rows(parts: Sequence[ErrorPart]) -> list[list[str]]:

@@ -149,6 +149,15 @@ def headlines() -> list[Headline]:
         return [Headline(**one) for one in tomllib.load(stream)["headlines"]]
 
 
+def main_errors(simulator: str) -> str:
+    """Return the main errors of a simulator as text, for designs that no check names."""
+    mine = [(one.what, *one.cells(stored())[1:3]) for one in headlines() if one.group == simulator]
+    if not mine:
+        return "Accuracy: the errors of this simulator have not been measured."
+    errors = "; ".join(f"{what}: {error} ({rows} rows)" for what, error, rows in mine)
+    return f"Errors on measured rows, of all models and GPUs: {errors}. More: sweeper accuracy"
+
+
 def _rounded(value: float | None, unit: str) -> str:
     """Return a value with one decimal, without decimals from 100 on.
 

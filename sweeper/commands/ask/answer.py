@@ -355,7 +355,7 @@ class Answer:
         names = evidence.named_facts(self.last.simulator, row)
         known = evidence.evidence(self.last.space.simulator).errors_naming(names, sys.maxsize)
         if not known:
-            return f"Accuracy: no measured rows name {' or '.join(names)}."
+            return evidence.main_errors(self.last.space.simulator)
         known.sort(key=lambda check: -check.rows)
         errors = "; ".join(
             f"{c.name}: {c.value:.3g} {c.unit} ({c.rows:,} row{'s' if c.rows > 1 else ''})"

@@ -125,7 +125,9 @@ def _flaws(question: Question, row: Row) -> Iterator[str]:
             times = row[d.metric] / d.limit
             name = in_words(d.metric, "s")
             if times < _MANY:
-                yield f"{name} is {100 * (times - 1):.0f} % over the deadline"
+                over = 100.0 * (times - 1.0)
+                said = f"{over:.0f}" if over >= 1.0 else "less than 1"
+                yield f"{name} is {said} % over the deadline"
             else:
                 yield f"{name} is {times:.0f} times the deadline"
     for name, said in question.excluded.items():
