@@ -63,7 +63,7 @@ def print_measurements(budget: ErrorBudget, metrics: Sequence[str]) -> None:
     def changes(narrows: Mapping[str, float]) -> list[str]:
         return [f"{narrows.get(m, 1.0) - 1.0:+.1%}".replace("-0.0", "+0.0") for m in metrics]
 
-    useful = [one for one in budget.measurements if min(one.narrows.values()) < 1.0 - _LEAST]
+    useful = [m for m in budget.measurements if min(m.narrows.values(), default=1.0) < 1.0 - _LEAST]
     if not useful:
         print_words("No measurement of an operator would narrow these intervals by 0.1 %.")
         return

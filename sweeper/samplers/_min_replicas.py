@@ -410,9 +410,8 @@ class SearchState:
     def _steepness(self, design: int, place: int) -> float:
         """Return the ratio of the predictions at the next smaller and the next larger size."""
         known = self.predicted.get(design) or {place: 1.0}
-        return known[max((p for p in known if p <= place), default=min(known))] / (
-            self._least_expected(design, place)
-        )
+        smaller = known[max((p for p in known if p <= place), default=min(known))]
+        return smaller / max(self._least_expected(design, place), 1e-9)
 
     def screened(self, answer: int) -> Screened:
         """Return the default designs that the prefilter excluded at all sizes below the answer.
