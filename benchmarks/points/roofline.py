@@ -14,15 +14,15 @@ import pyarrow as pa
 from simulators.core.columns import categories, numbers, outcome
 from simulators.core.contract import choice, metric
 
-_PEAK_FLOPS = {f"device_{i}": 100e12 * 1.25**i for i in range(10)}
-"""Ten hypothetical devices, each 25 % faster than the previous device."""
+_PEAK_FLOPS = {f"device_{i}": 100e12 * 1.25**i for i in range(32)}
+"""Hypothetical devices, each 25 % faster than the previous device."""
 
 
 @dataclass(frozen=True)
 class RooflinePoint:
     """A GEMM and the device it runs on."""
 
-    device: str = choice("one of ten imaginary devices")
+    device: str = choice("one of the hypothetical devices")
     m: int = choice("rows")
     n: int = choice("columns")
     k: int = choice("inner length")
